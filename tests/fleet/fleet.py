@@ -22,6 +22,9 @@ from tests.unit.roles.playing import LOCAL, write_inventory
 from tests.unit.roles.preflight_facts import with_facts
 
 HERE = Path(__file__).parent
+# What makes verify.yml reboot the boards, and what it knows then: on each a pod runs that has the GPU.
+REBOOTS = ("--extra-vars=gpu_verify_mode=full", "--extra-vars=gpu_verify_reboot=true")
+POD_STARTED = {"before_reboot": {"restarts": 0}, "checks": {}, "gpu": {}, "api": "device-plugin"}
 # A run takes 20 to 40 seconds of processor time, most of it Ansible's own for each task and board.
 TIMEOUT_SECONDS = 1800
 # By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.

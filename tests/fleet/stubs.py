@@ -16,6 +16,7 @@ REAL = ("atomic_files", "k3s_upgrade", "redact", "rolling_restart", "rollout", "
 # Of other roles: entry points that decide, and what they read.
 KEPT = {
     "board_reboot": ("*",),
+    "gpu_verify": ("reboot.yml",),
     "k3s": ("schedule.yml", "rotate_ca.yml", "rotate_token.yml"),
     "power_mode": ("*",),
     "k3s_reset": ("forget.yml",),
@@ -57,13 +58,13 @@ SERVER = f"""\
 - ansible.builtin.set_fact: {{preflight_server_k3s: {OLD}}}
 """
 REBOOT: Data = {
-    "name": "reboot",
     "step": {
         "name": "reboot",
         "with": "{{ __board_reboot_command | split | first }}",
         "writes": {"rebooted": ""},
     },
 }
+STAGE: Data = {"step": {"name": "{{ __gpu_verify_stage }}"}}
 # Boards that are gone: no node of theirs is Ready.
 REMAINING = """\
 - ansible.builtin.set_fact:
@@ -73,6 +74,8 @@ REMAINING = """\
 STEPS = {
     "gpu_device_plugin/main": "plugin",
     "gpu_device_plugin/offered": "offered",
+    "gpu_verify/checks": "checked",
+    "gpu_verify/report": "reported",
     "image_supply/main": "images",
     "k3s/close_ca_rotation": "closed",
     "k3s/close_rotation": "closed",
@@ -102,6 +105,20 @@ def edit(path: Path, changed: list[Data]) -> None:
     path.write_text(yaml.safe_dump(changed, sort_keys=False))
 
 
+def replace(path: Path, action: str, step: Data) -> None:
+    """Replace the tasks with this action, in blocks as well."""
+
+    def replaced(tasks: list[Data]) -> list[Data]:
+        return [
+            {key: one[key] for key in ("name", "vars") if key in one} | step
+            if action in one
+            else one | {part: replaced(one[part]) for part in ("block", "rescue") if part in one}
+            for one in tasks
+        ]
+
+    edit(path, replaced(yaml.safe_load(path.read_text())))
+
+
 def write(roles: Path) -> None:
     """Write the roles of a fleet into a directory."""
     roles.mkdir()
@@ -125,6 +142,5 @@ def write(roles: Path) -> None:
         path = roles / f"k3s/tasks/{name}.yml"
         edit(path, [*yaml.safe_load(path.read_text())[:1], {"name": "rotated", "step": {"name": "rotated"}}])
     # Ansible would reboot this machine.
-    path = roles / "board_reboot/tasks/reboot.yml"
-    tasks = yaml.safe_load(path.read_text())
-    edit(path, [REBOOT if "ansible.builtin.reboot" in one else one for one in tasks])
+    replace(roles / "board_reboot/tasks/boot.yml", "ansible.builtin.reboot", REBOOT)
+    replace(roles / "gpu_verify/tasks/reboot.yml", "gpu_checks", STAGE)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST, OLDEST
-from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
+from tests.fleet.fleet import LINES, POD_STARTED, REBOOTS, TIMEOUT_SECONDS, Fleet, Ran
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 EIGHT = tuple(f"a{number}" for number in range(1, 9))
@@ -175,3 +175,27 @@ def test_check_mode_names_no_result_and_touches_nothing(tmp_path: Path) -> None:
         ran = fleet.play(playbook, "--check", locks=True)
         assert (ran.returncode, ran.steps, ran.result) == (0, [], []), ran.stdout
         assert (state(), fleet.locked()) == (before, [])
+
+
+@pytest.mark.parametrize("line", (OLDEST, NEWEST))
+def test_verification_reboots_no_board_after_one_that_does_not_come_back(tmp_path: Path, line: str) -> None:
+    fleet = Fleet(tmp_path, ["s1"], EIGHT[:4], line)
+    ran = fleet.play("verify", *REBOOTS, broken={"a2": "reboot"}, __gpu_verify_state=POD_STARTED)
+    assert ran.returncode == 2, ran.stdout
+    assert ran.boards("before_reboot") == ["a1", "a2"]
+    assert ran.boards("rebooted") == ["a1", "a2"], "what became of the pod is asked in any case"
+    assert ran.boards("reported") == ["s1", *EIGHT[:4]]
+    assert ran.result == [
+        "verified: a1",
+        "not touched: a3, a4, s1",
+        "failed: a2: reboot is broken",
+        "Repair the cause, then run the same command with --limit a2,a3,a4,s1. It goes on from here.",
+    ]
+
+
+def test_verification_reboots_only_by_the_owners_word(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, ["s1"], ["a1"])
+    for words in ((), REBOOTS[:1], REBOOTS[1:], (*REBOOTS, "--check")):
+        ran = fleet.play("verify", *words, __gpu_verify_state=POD_STARTED)
+        assert ran.returncode == 0, ran.stdout
+        assert ran.boards("reboot") == [], words

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import NEWEST
-from tests.fleet.fleet import LINES, TIMEOUT_SECONDS, Fleet, Ran
+from tests.fleet.fleet import LINES, POD_STARTED, REBOOTS, TIMEOUT_SECONDS, Fleet, Ran
 from tests.unit.roles.preflight_facts import with_facts
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
@@ -41,6 +41,7 @@ def assert_majority_was_checked(ran: Ran) -> list[str]:
             "os_update", ["s3", "s2", "s1"], NEWEST, (), marks=pytest.mark.acceptance
         ),  # by reboot.yml
         pytest.param("power_mode", ["s3", "s2", "s1"], "2.16", (), marks=pytest.mark.acceptance),
+        pytest.param("verify", ["s3", "s2", "s1"], "2.16", REBOOTS, marks=pytest.mark.acceptance),
         pytest.param("site", ["s1", "s2", "s3"], "2.16", ("--tags=k3s",), marks=pytest.mark.acceptance),
         ("forget", ["s2", "s3"], NEWEST, ("--limit=s2,s3,a1",)),
     ],
@@ -49,7 +50,7 @@ def test_majority_is_checked_before_each_server_goes_down(
     tmp_path: Path, playbook: str, order: list[str], line: str, arguments: tuple[str, ...]
 ) -> None:
     fleet = Fleet(tmp_path, SERVERS, ["a1"], line)
-    ran = fleet.play(playbook, *arguments, pending=[*SERVERS, "a1"])
+    ran = fleet.play(playbook, *arguments, pending=[*SERVERS, "a1"], __gpu_verify_state=POD_STARTED)
     assert ran.returncode == 0, ran.stdout
     assert assert_majority_was_checked(ran) == order
     agents = [line for line in ran.steps if line.split()[1] == "a1" and "quorum" in line]

@@ -104,7 +104,7 @@ def checks(_board: str, arguments: Answer) -> Answer:
     software = {"k3s": NEW, "container_runtime": "docker://27", "device_plugin": IMAGES[0]}
     return {
         "part": {"started": now, "ended": now, "checks": made, "gpu": gpu, "software": software}
-        | ({"before_restart": {"pod": "p"}} if arguments["stage"] == "before_restart" else {})
+        | ({arguments["stage"]: {"pod": "p"}} if arguments["stage"].startswith("before_") else {})
     }
 
 

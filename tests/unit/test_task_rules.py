@@ -123,7 +123,7 @@ def test_tasks_on_the_controller_are_the_users_own_with_his_python() -> None:
 
 
 # The verification in mode `full` shows that pods keep the GPU through a reload.
-RELOADS = {"roles/gpu_verify/tasks/main.yml"}
+RELOADS = {"roles/gpu_verify/tasks/checks.yml"}
 
 
 def test_systemd_is_reloaded_only_for_a_changed_unit() -> None:

@@ -13,6 +13,8 @@ MEND = "The reason names what kept verification from working: mend that and run 
 # Contract of the exit code: all passed or skipped, a check failed, verification itself did not work.
 PASSED, FAILED, UNVERIFIED = 0, 1, 2
 CLOSE = "close"
+# The stages that start a pod for a later one.
+BEFORE = ("before_restart", "before_reboot")
 
 Check = dict[str, Any]
 Result = dict[str, Any]
@@ -72,7 +74,7 @@ def state_after(
     empty if pods may.
     """
     state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "times": [], "broken": {}}
-    state.update(busy=busy, before_restart=None, api=api)
+    state.update(busy=busy, api=api, **dict.fromkeys(BEFORE))
     for stage, result in results.items():
         if not result or result.get("skipped"):
             continue
@@ -80,7 +82,7 @@ def state_after(
         state["gpu"].update(part.get("gpu", {}))
         state["software"].update(part.get("software", {}))
         state["busy"] = part.get("busy") or state["busy"]
-        state["before_restart"] = part.get("before_restart") or state["before_restart"]
+        state.update({name: part[name] for name in BEFORE if part.get(name)})
         state["checks"].update({entry["id"]: entry for entry in part.get("checks", [])})
         state["times"] += [part[key] for key in ("started", "ended") if key in part]
         if "ended" not in part:

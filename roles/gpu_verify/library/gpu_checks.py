@@ -24,15 +24,9 @@ from ansible.module_utils.gpu_verify_node import (
     software,
 )
 from ansible.module_utils.gpu_verify_pods import Bench, holders
+from ansible.module_utils.gpu_verify_restarts import before_reboot, before_restart, rebooted, restarted
 from ansible.module_utils.gpu_verify_runner import Record, hindrance, now, run_check, run_checks
-from ansible.module_utils.gpu_verify_sharing import (
-    CONCURRENCY,
-    TIME_SLICING,
-    before_restart,
-    limits,
-    restarted,
-    sharing,
-)
+from ansible.module_utils.gpu_verify_sharing import CONCURRENCY, TIME_SLICING, limits, sharing
 from ansible.module_utils.k3s_kubectl import KubectlError
 from ansible.module_utils.redact import redact, redact_data
 
@@ -45,14 +39,16 @@ short_description: One stage of the proof that pods of a node get its GPU
 description:
   - Each check says what it found, how long it took, and when it did not pass why, with what helps to see the
     cause. The module itself fails only when it could not work at all; the caller judges the checks.
-  - All pods are in one namespace per node, which the stage C(node) creates and C(close) deletes.
+  - All pods are in one namespace per node, which the stages C(node) and C(before_reboot) create and C(close)
+    deletes.
 options:
   stage:
     description:
       - C(node) starts no pod. C(access) tests which pods get the GPU, C(sharing) tests how many.
       - C(before_restart) starts a pod with the GPU, C(restarted) checks the pod after the kubelet's restart.
+        C(before_reboot) and C(rebooted) do so for a reboot of the board.
       - C(close) deletes the namespace.
-    choices: [node, access, sharing, before_restart, restarted, close]
+    choices: [node, access, sharing, before_restart, restarted, before_reboot, rebooted, close]
     required: true
   checks:
     description: Checks with C(id), C(title), C(needs), C(fix).
@@ -61,11 +57,11 @@ options:
     default: []
   known:
     description: >-
-      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(software), C(before_restart) of
-      the stage of that name, and C(busy), the reason not to start pods.
+      What earlier stages have found: C(statuses) of checks by id, C(gpu), C(software), C(before_restart) and
+      C(before_reboot) of the stages of these names, and C(busy), the reason not to start pods.
     type: dict
     required: true
-  restart_error: {default: '', description: 'Why the kubelet could not be restarted, empty if it was.'}
+  restart_error: {default: '', description: 'Why the restart before this stage failed, empty if it did not.'}
   bench:
     description: What every stage needs.
     type: dict
@@ -90,10 +86,15 @@ options:
 RETURN = r"""
 part:
   description: >-
-    What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy) or
-    C(before_restart).
+    What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy),
+    C(before_restart) or C(before_reboot).
   type: dict
 """
+
+
+def open_bench(bench, gpu):
+    """Make the namespace for pods that ask for the GPU."""
+    bench.open(claims.templates(gpu) if bench.params["api"] == claims.DRA else ())
 
 
 def node_stage(bench, part):
@@ -114,7 +115,7 @@ def node_stage(bench, part):
         if users:
             part["busy"] = "the GPU is in use by {}".format(", ".join(users))
         else:
-            bench.open(claims.templates(gpu) if dra else ())
+            open_bench(bench, gpu)
 
 
 def pods_stage(bench, part):
@@ -139,35 +140,59 @@ def pods_stage(bench, part):
     part["checks"] = run_checks(params["checks"], functions, params["statuses"], diagnosed, params["busy"])
 
 
-def before_restart_stage(bench, part):
-    """Start a pod with the GPU. Without `before_restart` in the result no pod runs."""
+def before_stage(bench, part, name, start):
+    """Start a pod with the GPU for a later stage. Without `name` in the result no pod runs."""
     params = bench.params
     check = params["checks"][0]
 
     def keep(record):
-        part["before_restart"] = before_restart(bench, record)
+        part[name] = start(record)
 
     obstacle = params["busy"] or hindrance(check, params["statuses"])
     entry = run_check(Record(check), keep, lambda: diagnose(bench), obstacle)
-    if "before_restart" in part:
-        part["before_restart"]["entry"] = entry
+    if name in part:
+        part[name]["entry"] = entry
     else:
         part["checks"] = [entry]
 
 
-def restarted_stage(bench, part):
-    """Check that the pod still runs after the kubelet's restart."""
+def before_restart_stage(bench, part):
+    """Start the pod that the kubelet's restart must not disturb."""
+    before_stage(bench, part, "before_restart", lambda record: before_restart(bench, record))
+
+
+def before_reboot_stage(bench, part):
+    """Start the pod that has to come back with the board."""
+
+    def start(record):
+        open_bench(bench, part["gpu"])
+        return before_reboot(bench, record)
+
+    before_stage(bench, part, "before_reboot", start)
+
+
+def after_stage(bench, part, before, what, check):
+    """Check the pod of an earlier stage after a restart; `what` is its subject and verb."""
     params = bench.params
-    before = params["before_restart"]
 
     def compare(record):
         if params["restart_error"]:
-            raise OSError("the kubelet was not restarted: {}".format(params["restart_error"]))
-        record.note("the kubelet was restarted")
-        restarted(bench, part["gpu"], before, record)
+            raise OSError("{} was not {}: {}".format(*what, params["restart_error"]))
+        record.note("{} was {}".format(*what))
+        check(bench, part["gpu"], before, record)
 
     record = Record(params["checks"][0], before["entry"])
     part["checks"] = [run_check(record, compare, lambda: diagnose(bench))]
+
+
+def restarted_stage(bench, part):
+    """Check that the pod still runs after the kubelet's restart."""
+    after_stage(bench, part, bench.params["before_restart"], ("the kubelet", "restarted"), restarted)
+
+
+def rebooted_stage(bench, part):
+    """Check that the pod is back after the board's reboot."""
+    after_stage(bench, part, bench.params["before_reboot"], ("the board", "rebooted"), rebooted)
 
 
 def settings(given):
@@ -180,6 +205,7 @@ def settings(given):
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
         before_restart=known.get("before_restart"),
+        before_reboot=known.get("before_reboot"),
         image=(known.get("software") or {}).get("device_plugin"),
         resource=gpu["resource"],
         share=gpu["devices"] // gpu["replicas"],
@@ -193,6 +219,8 @@ STAGES = {
     "sharing": pods_stage,
     "before_restart": before_restart_stage,
     "restarted": restarted_stage,
+    "before_reboot": before_reboot_stage,
+    "rebooted": rebooted_stage,
     "close": lambda bench, part: bench.close(),
 }
 

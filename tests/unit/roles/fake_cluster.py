@@ -18,7 +18,7 @@ from tests.unit.roles.loading import Data
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
-UTILS = ("claims", "pods", "node", "sharing", "diagnosis", "access")
+UTILS = ("claims", "pods", "node", "sharing", "restarts", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
 PASSED = """\
@@ -75,6 +75,8 @@ class FakeCluster:
     users: list[str] = field(default_factory=list)
     registers_again: bool = False
     restarts_holder: bool = False
+    boots: int = 0
+    refuses_after_boot: str = ""  # why the kubelet does not admit the pod again
     manifests: Data = field(default_factory=dict)
     templates: Data = field(default_factory=dict)  # of claims
     pods: dict[str, str] = field(default_factory=dict)
@@ -93,7 +95,7 @@ class FakeCluster:
                 monkeypatch.setattr(module, name, getattr(self, name), raising=False)
         # A clock of its own: each reading adds a second, and sleep takes none.
         clock = SimpleNamespace(monotonic=count().__next__, sleep=lambda _seconds: None)
-        for util in ("pods", "sharing"):
+        for util in ("pods", "restarts"):
             module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
             monkeypatch.setattr(module, "time", clock)
 
@@ -315,6 +317,9 @@ class FakeCluster:
             words = claims if self.api == "dra" else f"Insufficient {self.resource}"
             refused = f"0/1 nodes are available: 1 {words}."
             status["conditions"] = [{"type": "PodScheduled", "status": "False", "message": refused}]
+        elif name == "survivor" and self.boots and self.refuses_after_boot:
+            reason = "UnexpectedAdmissionError"
+            status = {"phase": "Failed", "reason": reason, "message": self.refuses_after_boot}
         elif name == "holder" and self.holder_phase != "Running":
             status["phase"] = self.holder_phase
         else:
@@ -324,7 +329,11 @@ class FakeCluster:
                 "phase": "Running",
                 "conditions": [{"type": "Ready", "status": "True"}],
                 "containerStatuses": [
-                    {"containerID": container, "restartCount": 0, "state": {"running": {}}}
+                    {
+                        "containerID": container,
+                        "restartCount": self.boots,
+                        "state": {"running": {"startedAt": "2026-11-21T01:02:00Z"}},
+                    }
                 ],
             }
         return {"metadata": {"name": name}, "status": status}

@@ -128,7 +128,8 @@ def test_good_board_passes_all_checks_but_the_restart(board: Board) -> None:
     report = board.report()
     assert (report["ok"], report["exit_code"], report["failures"]) == (True, 0, [])
     names = {check["id"] for check in CATALOGUE} - {"limits", "time-slicing"}
-    assert statuses(report) == dict.fromkeys(names, "passed") | {"kubelet-restart": "skipped"}
+    restarts = dict.fromkeys(("kubelet-restart", "reboot"), "skipped")
+    assert statuses(report) == dict.fromkeys(names, "passed") | restarts
     assert report["simulated"] is False
     assert report["gpu"]["device_nodes"] == ["/dev/nvmap"]
     said = "computed 65536 numbers on Orin in 1.5 ms, all are right"
@@ -431,6 +432,51 @@ def test_connection_to_a_restarted_kubelet_is_retried(board: Board) -> None:
     assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
 
 
+REBOOT = (*FULL, "before_reboot", "rebooted", "close")
+# A kubelet's words (1.36, pkg/kubelet/cm/devicemanager/manager.go).
+REFUSAL = (
+    "Allocate failed due to no healthy devices present; "
+    "cannot allocate unhealthy devices nvidia.com/gpu, which is unexpected"
+)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "words"),
+    [
+        ({}, "passed", ""),
+        ({"refuses_after_boot": REFUSAL}, "failed", f"UnexpectedAdmissionError: {REFUSAL}"),
+        ({"boots": 0}, "failed", "survivor running again did not happen (Running)"),
+        ({"restart_error": "Timed out waiting"}, "error", "the board was not rebooted: Timed out"),
+    ],
+)
+def test_pod_comes_back_after_a_reboot(board: Board, fault: Data, status: str, words: str) -> None:
+    board.registers_again = True
+    board.report(*REBOOT[:-2])
+    assert board.manifests["survivor"]["spec"]["restartPolicy"] == "Always"
+    report = board.but(**{"boots": 1, **fault}).report(*REBOOT[-2:])
+    check = checks(report)["reboot"]
+    assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
+    assert board.pods == {} and board.namespaces == set()
+    if status == "passed":
+        told = [event["event"] for event in check["events"]]
+        assert told.index("survivor Running") < told.index("the board was rebooted")
+        assert "the kubelet refused nothing: the same pod runs again" in check["evidence"][0]
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"),
+    [
+        ({"users": ["train"]}, "the GPU is in use by default/train"),
+        ({"wrong": True}, "needs cuda-kernel, which failed"),
+    ],
+)
+def test_board_in_use_or_broken_is_not_rebooted(board: Board, fault: Data, reason: str) -> None:
+    report = board.but(**fault).report("node", "access", "sharing", "close", "before_reboot", "close")
+    assert board.state()["before_reboot"] is None
+    assert (checks(report)["reboot"]["status"], checks(report)["reboot"]["reason"]) == ("skipped", reason)
+    assert "survivor" not in board.manifests
+
+
 @pytest.mark.parametrize(
     ("owners", "image", "word"), [(None, "plugin:1", "device-query"), ("dq:1", "dq:1", "deviceQuery")]
 )
@@ -691,6 +737,8 @@ def test_pod_with_a_claim_is_not_disturbed(claiming: Board) -> None:
 
 
 def test_claim_outlives_the_kubelet(claiming: Board) -> None:
-    report = claiming.report("node", "access", "sharing", "before_restart", "restarted", "close")
+    claiming.report(*REBOOT[:-2])
+    report = claiming.but(boots=1).report(*REBOOT[-2:])
     assert statuses(report)["kubelet-restart"] == "passed", report["failures"]
+    assert statuses(report)["reboot"] == "passed", report["failures"]
     assert "the DRA driver has registered again" in str(checks(report)["kubelet-restart"]["events"])
