@@ -298,7 +298,7 @@ ATTACKS: dict[str, Callable[[Answer], Answer]] = {
 }
 RAW = {
     "garbage": lambda text: b"\x00\xff{{ 1 }}" + text[: len(text) // 2],
-    "huge": lambda text: text[:-1] + b', "hostile": "' + b"A" * 100_000_000 + b'"}',
+    "huge": lambda text: text[:-1] + b', "hostile": "' + b"A" * 10_000_000 + b'"}',
 }
 
 
