@@ -50,6 +50,7 @@ SHARED = {
 @pytest.fixture(scope="module")
 def jetson() -> Iterator[Board]:
     with lab.fresh(LAB, ["agxorin-jp6"]) as (jetson,):
+        board.switch_on_after_reboot(jetson, always=True)
         yield jetson
 
 

@@ -17,7 +17,7 @@ import yaml
 from tests.acceptance.playbook import run_here
 from tests.docs.commands import ON_BOARDS, PROMPT, Case
 from tests.lab import bundle, inventory, lab, lab_dir, ssh
-from tests.lab.board import Board, set_toolkit, simulate_power
+from tests.lab.board import Board, set_toolkit, simulate_power, switch_on_after_reboot
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tools.cache import CHECKOUT
 
@@ -102,6 +102,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with reports_kept(tmp_path_factory.mktemp("reports")), lab.fresh(LAB, TYPES) as boards:
         for board in boards:
             simulate_power(board)
+            switch_on_after_reboot(board, always=True)
             set_toolkit(board, "1.18.0")  # the first with strict mode
         for version in RELEASES:
             release(directory, version)

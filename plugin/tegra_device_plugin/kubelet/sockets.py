@@ -72,12 +72,14 @@ def check_descriptors() -> None:
 class Instance:
     """Name of this process among the instances of the plugin on a board: the last of them by name serves.
 
-    A name has the start time of its process, so a newer instance goes first, and one that stands by last.
+    A name has the start time of its process, so a newer instance goes first, and one that stands by last. The
+    time is since the boot: a Jetson without a battery has a wrong clock until NTP sets it.
     """
 
     def __init__(self, *, stands_by: bool = False) -> None:
         self.stands_by = stands_by
-        self._name = f"{_PREFIX}{_STANDS_BY if stands_by else ''}{time.time_ns():016x}"
+        started = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        self._name = f"{_PREFIX}{_STANDS_BY if stands_by else ''}{started:016x}"
         self._numbers = itertools.count()
 
     def new_socket(self) -> str:

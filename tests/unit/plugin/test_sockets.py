@@ -77,3 +77,10 @@ def test_a_newer_instance_goes_first_and_one_that_stands_by_last() -> None:
     assert not newer.comes_after(older.new_socket())
     assert stand_by.comes_after(older.new_socket())
     assert not older.comes_after(stand_by.new_socket())
+
+
+def test_a_clock_that_is_set_back_does_not_change_who_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    times = iter([1_800_000_000_000_000_000, 1_700_000_000_000_000_000])
+    monkeypatch.setattr("time.time_ns", lambda: next(times))
+    older = Instance()
+    assert older.comes_after(Instance().new_socket())

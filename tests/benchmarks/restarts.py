@@ -1,0 +1,324 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Restart a virtual board, or a part of it, again and again; count the pods that lose the GPU, print a table.
+
+On the board are a bare pod, a Deployment, a StatefulSet and a Job, and each has a part of the GPU. A GPU that
+is not shared has the bare pod alone. The board is a node with plain Kubernetes 1.36 and containerd, or with
+K3s and Docker. It is its own server, or an agent of a server that stays up.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from tests.acceptance.cluster import Cluster, sleeper, wait_until
+from tests.acceptance.playbook import run_playbook
+from tests.lab import board, kubernetes_1_36, lab
+from tests.lab.board import Board
+from tools.engine import docker
+from tools.process import say
+
+LAB = "restarts"
+REFUSED = "UnexpectedAdmissionError"
+PLUGIN = "tegra-device-plugin"
+KINDS = ("pod", "deployment", "statefulset", "job")
+# Settings, what each pod asks for, and the kinds that there is a part for.
+SHARING: dict[str, tuple[dict[str, Any], dict[str, int], Sequence[str]]] = {
+    "time-slicing": (
+        {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
+        {"nvidia.com/gpu": 1},
+        KINDS,
+    ),
+    "units": ({"units": {"memoryTotal": "4Gi"}}, {"jetson-k3s.github.io/gpu-memory": 1024}, KINDS),
+    "exclusive": ({}, {"nvidia.com/gpu": 1}, KINDS[:1]),
+}
+RUN_SECONDS = 300
+LIVE_RESTORE = ("docker", "info", "--format={{.LiveRestoreEnabled}}")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A cluster, its board with the workloads, and the GPU that each of them has."""
+
+    cluster: Cluster
+    node: Board
+    limits: dict[str, int]
+    kinds: Sequence[str]
+
+    @property
+    def kubelet(self) -> str:
+        """Its unit."""
+        if self.cluster.runtime_class:
+            return kubernetes_1_36.unit_name("kubelet")
+        return "k3s" if self.node == self.cluster.boards[0] else "k3s-agent"
+
+    def registrations(self) -> int:
+        """How often the instances of the plugin have registered so far."""
+        pod = self.cluster.plugin_pod(self.node.name)
+        said = self.cluster.kubectl("logs", "--namespace=kube-system", pod) if pod else ""
+        return said.count("registered ")
+
+    def offers_all(self) -> bool:
+        """Whether the node has all of its GPU, with a pod of the plugin that runs."""
+        ((resource, asked),) = self.limits.items()
+        offered = self.cluster.allocatable(resource)[self.node.name]
+        return offered >= asked * len(self.kinds) and self.cluster.plugin_pod(self.node.name) is not None
+
+
+def workload(kind: str, bench: Bench) -> dict[str, Any]:
+    """An object whose pod has a share of the node's GPU until it is deleted."""
+    runtime = bench.cluster.runtime_class
+    spec = {
+        "nodeSelector": {"kubernetes.io/hostname": bench.node.name},
+        **({"runtimeClassName": runtime} if runtime else {}),
+        "terminationGracePeriodSeconds": 0,
+        "containers": [sleeper({"resources": {"limits": bench.limits}})],
+    }
+    labels = {"workload": kind}
+    template = {"metadata": {"labels": labels}, "spec": spec}
+    selector = {"selector": {"matchLabels": labels}, "template": template}
+    apps = {"apiVersion": "apps/v1", "metadata": {"name": kind}}
+    match kind:
+        case "pod":
+            return {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": kind, "labels": labels},
+                "spec": spec,
+            }
+        case "deployment":
+            return {**apps, "kind": "Deployment", "spec": {"replicas": 1, **selector}}
+        case "statefulset":
+            return {**apps, "kind": "StatefulSet", "spec": {"replicas": 1, "serviceName": kind, **selector}}
+    job = {"backoffLimit": 1000, "template": {**template, "spec": {**spec, "restartPolicy": "OnFailure"}}}
+    return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": kind}, "spec": job}
+
+
+def running(cluster: Cluster) -> dict[str, str]:
+    """The container of each kind, of those that run."""
+    found = {}
+    for pod in cluster.get("pods", "--selector=workload")["items"]:
+        for status in pod["status"].get("containerStatuses", []):
+            if "running" in status["state"]:
+                found[pod["metadata"]["labels"]["workload"]] = str(status["containerID"])
+    return found
+
+
+def refused(cluster: Cluster) -> dict[str, str]:
+    """Kind of each pod that the kubelet has refused so far, by the pod's uid.
+
+    Events tell of a StatefulSet's pod as well, which its controller deletes immediately.
+    """
+    events = cluster.get("events", f"--field-selector=reason={REFUSED}")["items"]
+    pods = (event["involvedObject"] for event in events)
+    return {pod["uid"]: pod["name"].partition("-")[0] for pod in pods}
+
+
+def pull_the_plug(bench: Bench) -> None:
+    docker("kill", bench.node.container)
+    board.start(bench.node)
+
+
+def reboot(bench: Bench) -> None:
+    docker("stop", bench.node.container)
+    board.start(bench.node)
+
+
+def restart_kubelet(bench: Bench) -> None:
+    before = bench.registrations()
+    bench.node.exec("systemctl", "restart", bench.kubelet)
+    wait_until(lambda: bench.registrations() > before, "the plugin registers again", RUN_SECONDS)
+
+
+def renew_plugin(bench: Bench) -> None:
+    """As an upgrade of its DaemonSet does: the new pod starts beside the old one."""
+    daemonset = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
+    bench.cluster.kubectl("rollout", "restart", *daemonset)
+    bench.cluster.kubectl("rollout", "status", *daemonset, f"--timeout={RUN_SECONDS}s")
+
+
+def kill_plugin(bench: Bench) -> None:
+    """Its pod's process, whose container the kubelet starts again. Meanwhile the other instance serves."""
+    pod = bench.cluster.plugin_pod(bench.node.name)
+
+    def restarts() -> int:
+        found = bench.cluster.get("pod", str(pod), "--namespace=kube-system")
+        return int(found["status"]["containerStatuses"][0]["restartCount"])
+
+    before = restarts()
+    bench.node.exec("pkill", "--signal=KILL", "--full", "tegra_device_plugin run --host-root=/host$")
+    wait_until(lambda: restarts() > before, "the plugin's container is started again", RUN_SECONDS)
+
+
+def restart_docker(bench: Bench) -> None:
+    bench.node.exec("systemctl", "restart", "docker")
+
+
+def restart_docker_alone(bench: Bench) -> None:
+    """With live-restore containers outlive their engine."""
+    path = "/etc/docker/daemon.json"
+    settings = json.loads(bench.node.exec("cat", path))
+    changed = json.dumps(settings | {"live-restore": True})
+    bench.node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", changed, path)
+    try:
+        bench.node.exec("systemctl", "reload", "docker")
+        wait_until(lambda: "true" in bench.node.exec(*LIVE_RESTORE), "live-restore", RUN_SECONDS)
+        restart_docker(bench)
+    finally:
+        bench.node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", json.dumps(settings), path)
+        bench.node.exec("systemctl", "reload", "docker")
+        wait_until(lambda: "false" in bench.node.exec(*LIVE_RESTORE), "no live-restore", RUN_SECONDS)
+
+
+def always(_bench: Bench) -> bool:
+    return True
+
+
+def never(_bench: Bench) -> bool:
+    return False
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Something that happens to a board, and whether the container of every pod ends by it."""
+
+    happens: Callable[[Bench], None]
+    ends_pods: Callable[[Bench], bool] = never
+
+
+CAUSES = {
+    "power-cut": Cause(pull_the_plug, always),
+    "reboot": Cause(reboot, always),
+    "kubelet": Cause(restart_kubelet),
+    "plugin": Cause(renew_plugin),
+    "plugin-killed": Cause(kill_plugin),
+    "docker": Cause(restart_docker, lambda bench: bench.cluster.runtime_class is None),
+    "docker-live-restore": Cause(restart_docker_alone),
+}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Pods that the kubelet has refused, containers that ended without need, and seconds until all ran."""
+
+    refused: Counter[str]
+    ended: Counter[str]
+    seconds: float
+
+
+def observed(bench: Bench, cause: Cause) -> Outcome:
+    """Let it happen; return what became of the pods when all run that can, and the node has its GPU."""
+    cluster = bench.cluster
+    before, known = running(cluster), refused(cluster)
+    begin, ends_pods = time.monotonic(), cause.ends_pods(bench)
+    cause.happens(bench)
+
+    def lost() -> Counter[str]:
+        return Counter(kind for uid, kind in refused(cluster).items() if uid not in known)
+
+    def settled() -> bool:
+        now, gone = running(cluster), lost()
+        # Nobody makes a bare pod again.
+        wanted = [kind for kind in bench.kinds if kind != "pod" or not gone["pod"]]
+        if ends_pods:
+            return all(now.get(kind, before[kind]) != before[kind] for kind in wanted)
+        return all(kind in now for kind in wanted) and bench.offers_all()
+
+    wait_until(settled, "all kinds run", RUN_SECONDS)
+    taken, found = time.monotonic() - begin, lost()
+    now = running(cluster)
+    ended = Counter(kind for kind in bench.kinds if not ends_pods and now.get(kind) != before[kind])
+    if found["pod"]:
+        cluster.kubectl("delete", "pod", "pod")
+        cluster.apply(workload("pod", bench))
+    wait_until(lambda: len(running(cluster)) == len(bench.kinds), "all kinds run", RUN_SECONDS)
+    return Outcome(found, ended, taken)
+
+
+@contextmanager
+def boards_of(engine: str, agents: int, settings: dict[str, Any]) -> Iterator[list[Board]]:
+    """Boards with the engine, whose node takes pods and offers its GPU."""
+    variables = f"--extra-vars={json.dumps(settings)}"
+    if engine == "docker":
+        with lab.fresh(LAB, [lab.DEFAULT_TYPE] * (1 + agents)) as boards:
+            run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", variables).checked()
+            yield boards
+        return
+    with kubernetes_1_36.fresh(LAB, agents=agents) as boards:
+        run_playbook(LAB, "site.yml", "--tags=gpu_device_plugin", variables).checked()
+        yield boards
+
+
+@contextmanager
+def prepared(sharing: str, *, agent: bool, engine: str = "containerd") -> Iterator[Bench]:
+    """A cluster with the plugin, and the board with the workloads."""
+    config, limits, kinds = SHARING[sharing]
+    settings: dict[str, Any] = {
+        "k3s_container_runtime": engine,
+        "gpu_device_plugin_config": {"version": "v1"},
+    }
+    if config:
+        settings["gpu_device_plugin_config"] |= {"sharing": config}
+    with boards_of(engine, int(agent), settings) as boards:
+        cluster = Cluster(boards, runtime_class="nvidia" if engine == "containerd" else None)
+        bench = Bench(cluster, boards[-1], limits, kinds)
+        for kind in kinds:
+            cluster.apply(workload(kind, bench))
+        wait_until(lambda: len(running(cluster)) == len(kinds), "all kinds run", RUN_SECONDS)
+        yield bench
+
+
+def series(bench: Bench, cause: str, times: int) -> str:
+    """One line of the table."""
+    outcomes: list[Outcome] = []
+    for number in range(times):
+        now = observed(bench, CAUSES[cause])
+        outcomes.append(now)
+        said = f"refused {dict(now.refused) or 'nothing'}, ended {dict(now.ended) or 'nothing'}"
+        say(f"{cause} {number + 1} of {times}: {said}, {now.seconds:.0f} s")
+
+    def counted(what: str) -> str:
+        each: list[Counter[str]] = [getattr(one, what) for one in outcomes]
+        pods = ", ".join(f"{kind} {number}" for kind, number in sum(each, Counter[str]()).items())
+        return f"{what} pods {sum(map(bool, each))} times ({pods or 'none'})"
+
+    seconds = [one.seconds for one in outcomes]
+    return (
+        f"{times} times: {counted('refused')}; {counted('ended')}; "
+        f"all ran after {statistics.median(seconds):.0f} s ({min(seconds):.0f} to {max(seconds):.0f})"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.benchmarks.restarts", description=__doc__)
+    parser.add_argument("causes", nargs="*", metavar="CAUSE", help=f"of {', '.join(CAUSES)} (default: all)")
+    parser.add_argument("--times", type=int, default=10, help="how often each of them happens (default: 10)")
+    parser.add_argument("--sharing", choices=SHARING, default="time-slicing")
+    parser.add_argument("--agent", action="store_true", help="take an agent, whose server stays up")
+    parser.add_argument(
+        "--docker", action="store_true", help="with K3s and Docker instead of Kubernetes 1.36 and containerd"
+    )
+    parser.add_argument("--alone", action="store_true", help="without the instance that stands by")
+    options = parser.parse_args()
+    if unknown := [cause for cause in options.causes if cause not in CAUSES]:
+        parser.error(f"{', '.join(unknown)}: not one of {', '.join(CAUSES)}")
+    lines = []
+    engine = "docker" if options.docker else "containerd"
+    with prepared(options.sharing, agent=options.agent, engine=engine) as bench:
+        if options.alone:
+            bench.node.exec("docker", "rm", "--force", PLUGIN)
+        for cause in options.causes or CAUSES:
+            lines.append(f"{cause}, {series(bench, cause, options.times)}")
+            sys.stdout.write(lines[-1] + "\n")
+            sys.stdout.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
