@@ -127,14 +127,19 @@ def _gpus_are_free(cluster: Cluster, holders: dict[str, object]) -> None:
 def test_drift_names_what_a_changed_setting_would_change_and_nothing_else(
     boards: list[Board], tmp_path: Path
 ) -> None:
-    before = starts(boards)
-    file = tmp_path / "drift.json"
-    for settings, status, differ in (({}, 0, set()), ({"k3s_node_labels": {"site": "north"}}, 1, set(NAMES))):
+    def drift(**settings: object) -> tuple[int, set[str]]:
+        file = tmp_path / "drift.json"
         variables = json.dumps({"jetson_k3s_drift_file": str(file), **settings})
         run = run_playbook(LAB, "drift.yml", f"--extra-vars={variables}")
-        assert run.returncode == status, run.output
-        assert {change["board"] for change in json.loads(file.read_text())["changes"]} == differ
+        return run.returncode, {change["board"] for change in json.loads(file.read_text())["changes"]}
+
+    before = starts(boards)
+    assert drift() == (0, set())
+    assert drift(k3s_node_labels={"site": "north"}) == (1, set(NAMES))
     assert starts(boards) == before
+    boards[1].exec("docker", "stop", "tegra-device-plugin")
+    assert drift() == (1, {NAMES[1]})
+    boards[1].exec("docker", "start", "tegra-device-plugin")
 
 
 def test_kubeconfig_lets_its_user_read_and_no_more(cluster: Cluster, tmp_path: Path) -> None:
