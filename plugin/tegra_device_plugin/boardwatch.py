@@ -19,6 +19,9 @@ from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
+# From the start, in which a GPU that is not ready yet is observed more often. A board that boots loads its
+# driver, and from L4T R34 on nvpmodel's service switches it on. Until then the kubelet refuses pods.
+STARTING_SECONDS = 60.0
 # A healthy GPU is detected again about once a minute, because device nodes can appear late.
 OBSERVATIONS_PER_DETECTION = 12
 
@@ -128,11 +131,16 @@ class BoardWatch(Generic[S]):
         self._wake.set()
 
     async def run(self) -> None:
+        loop = asyncio.get_running_loop()
+        starting_until = loop.time() + STARTING_SECONDS
         while True:
             self._wake.clear()
             await self.observe()
-            settled = not self.has_gpu or self._assessment.settled
-            await waiting.happens(self._wake, health.POLL_SECONDS if settled else health.RECHECK_SECONDS)
+            unsettled = self.has_gpu and not self._assessment.settled
+            late = not (self.health and self.health.healthy) and loop.time() < starting_until
+            await waiting.happens(
+                self._wake, health.RECHECK_SECONDS if unsettled or late else health.POLL_SECONDS
+            )
 
     async def observe(self) -> None:
         settings, known, assessment = self._settings, self.detection, self._assessment

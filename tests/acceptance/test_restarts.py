@@ -9,7 +9,7 @@ from tests import newer_go
 from tests.acceptance.cluster import wait_until
 from tests.benchmarks import restarts
 from tests.benchmarks.restarts import CAUSES, KINDS, Bench
-from tests.lab import kubernetes_1_36
+from tests.lab import board, kubernetes_1_36
 from tests.lab.board import Board
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
@@ -34,6 +34,13 @@ def stand_by_serves(node: Board) -> bool:
 def test_no_pod_is_refused_and_none_ends_without_need(bench: Bench, cause: str) -> None:
     outcome = restarts.observed(bench, CAUSES[cause])
     assert (outcome.refused, outcome.ended) == ({}, {})
+
+
+def test_no_pod_is_refused_where_the_gpu_is_switched_on_after_docker_has_started(bench: Bench) -> None:
+    board.switch_gpu_on_late(bench.node, seconds=10)
+    assert restarts.observed(bench, CAUSES["power-cut"]).refused == {}
+    since_boot = 'docker logs --since "$(docker inspect --format={{.State.StartedAt}} $1)" $1 2>&1'
+    assert "unhealthy: not-powered" in bench.node.exec("sh", "-c", since_boot, "sh", restarts.PLUGIN)
 
 
 def test_plugins_pod_serves_when_it_runs_and_the_other_instance_when_it_does_not(bench: Bench) -> None:

@@ -20,6 +20,20 @@ from tools.process import ToolError, run, tail
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
 READY_SECONDS = 120
+NEW_TREE = f"/{staging.TREE}.new"
+NVPMODEL_UNIT = """\
+[Unit]
+Description=SIMULATED nvpmodel, which switches the GPU on
+ConditionPathExists={tree}
+
+[Service]
+Type=oneshot
+ExecStart=/bin/sleep {seconds}
+ExecStart={command}
+
+[Install]
+WantedBy=multi-user.target
+"""
 SIMULATED_POWER = Path(__file__).parent / "simulated_power"
 
 # What systemd, a nested Docker engine and a kubelet need. A list instead of --privileged, so that every
@@ -154,13 +168,26 @@ def reboot(board: Board) -> None:
     wait_until_up(board)
 
 
-def set_state(board: Board, state: boards.State) -> None:
-    """Change the simulated hardware of a running board, in /sys and /dev; it stays so over a reboot."""
+def stage_state(board: Board, state: boards.State) -> tuple[str, ...]:
+    """Copy simulated hardware to a running board; return the command that puts it into /sys and /dev."""
     with staging.directory() as stage:
         staging.tegra(stage, boards.load()[board.type], state, tree="tree")
-        board.exec("rm", "-rf", f"/{staging.TREE}.new")
-        docker("cp", "--archive", str(stage / "tree"), f"{board.container}:/{staging.TREE}.new")
-    board.exec(staging.VIRTUAL_BOARD, "apply", f"/{staging.TREE}.new")
+        board.exec("rm", "-rf", NEW_TREE)
+        docker("cp", "--archive", str(stage / "tree"), f"{board.container}:{NEW_TREE}")
+    return (staging.VIRTUAL_BOARD, "apply", NEW_TREE)
+
+
+def set_state(board: Board, state: boards.State) -> None:
+    """Change the simulated hardware of a running board, in /sys and /dev; it stays so over a reboot."""
+    board.exec(*stage_state(board, state))
+
+
+def switch_gpu_on_late(board: Board, seconds: int) -> None:
+    """Switch the GPU off; at the next boot a SIMULATED nvpmodel.service switches it on after some seconds."""
+    set_state(board, "unpowered")
+    unit = NVPMODEL_UNIT.format(seconds=seconds, command=" ".join(stage_state(board, "ready")), tree=NEW_TREE)
+    board.exec("sh", "-c", 'printf %s "$1" > /etc/systemd/system/nvpmodel.service', "sh", unit)
+    board.exec("systemctl", "enable", "nvpmodel")
 
 
 def set_toolkit(board: Board, version: str) -> None:

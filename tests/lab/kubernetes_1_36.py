@@ -87,8 +87,8 @@ UNIT = """\
 [Unit]
 Description={name} of a node with plain Kubernetes
 PartOf={k3s}.service
-# After Docker as K3s (role k3s).
-After=network-online.target docker.service {after}
+# After Docker and nvpmodel as K3s (role k3s).
+After=network-online.target docker.service nvpmodel.service {after}
 
 [Service]
 Type={type}

@@ -95,14 +95,16 @@ def assess(seen: Sample) -> Health:
 class Hysteresis:
     """Turns the health by each observation into a health that does not flap.
 
-    It takes `bad` observations in a row to become unhealthy and `good` to become healthy again; the very
-    observation decides alone, so that a good GPU is advertised immediately. UNKNOWN needs `bad` in a row as
-    well to replace another reason, because a failed observation proves nothing.
+    It takes `bad` observations in a row to become unhealthy and `good` to become healthy again. The first
+    observation decides alone, and so does the first good one: a board that boots switches its GPU on, and the
+    kubelet soon admits pods. UNKNOWN needs `bad` in a row as well to replace another reason, because a failed
+    observation proves nothing.
     """
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:
         self._needed = {False: bad, True: good}
         self._current: Health | None = None
+        self._was_healthy = False
         self._towards, self._against = False, 0
 
     @property
@@ -117,8 +119,10 @@ class Hysteresis:
         if agrees or new.healthy != self._towards:
             self._towards, self._against = new.healthy, 0
         self._against += not agrees
-        if current is None or agrees or self._against >= self._needed[new.healthy]:
+        first_good = new.healthy and not self._was_healthy
+        if current is None or agrees or first_good or self._against >= self._needed[new.healthy]:
             self._current, self._against = new, 0
+            self._was_healthy |= new.healthy
             return new
         return current
 

@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin import boardwatch
 from tegra_device_plugin.board import health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
@@ -113,7 +114,6 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
         patch.setattr(health, "sample", unreadable)
         assert await watched.observe() == "1 cdi-missing"
     lists.rename(orin / "etc/nvidia-container-runtime")
-    assert await watched.observe(2) == "1 cdi-missing"
     assert await watched.observe() == "1 ok"
 
 
@@ -148,6 +148,31 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(
     assert f"/{late}" not in watched.resource.allocation.device_nodes  # the board is not detected each time
     assert await watched.observe() == "1 ok"
     assert f"/{late}" in watched.resource.allocation.device_nodes
+
+
+@pytest.mark.parametrize("starting", [True, False])
+async def test_a_gpu_that_is_switched_on_while_the_board_boots_is_found_without_delay(
+    orin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, starting: bool
+) -> None:
+    node, away = orin / "dev/nvmap", tmp_path / "away"
+    node.rename(away)
+    monkeypatch.setattr(boardwatch, "STARTING_SECONDS", 60.0 if starting else 0.0)
+    monkeypatch.setattr(health, "RECHECK_SECONDS", 0.01)
+    watched = Watched(orin)
+    reasons: asyncio.Queue[str] = asyncio.Queue()
+    watched.advertised.on_change = lambda: reasons.put_nowait(watched.resource.health.reason)
+    running = asyncio.ensure_future(watched.watch.run())
+    assert await reasons.get() == "nodes-missing"
+    away.rename(node)
+    try:
+        async with asyncio.timeout(health.POLL_SECONDS / 2):
+            assert await reasons.get() == "ok"
+    except TimeoutError:
+        assert not starting
+    else:
+        assert starting
+    finally:
+        running.cancel()
 
 
 async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> None:

@@ -148,13 +148,14 @@ SEEN = {
     "hot": Health(False, "too-hot", ""),
     "failed": UNKNOWN,
 }
-# By default two observations in a row make a GPU unhealthy, and three healthy again.
+# By default two observations in a row make a GPU unhealthy, and three healthy again, the first time one.
 SEQUENCES = [
     ("good", "ok"),
     ("bad", "nodes-missing"),
     ("failed", "unknown"),
     ("good bad good bad bad", "ok ok ok ok nodes-missing"),
-    ("bad good good bad good good good", f"{'nodes-missing ' * 6}ok"),
+    ("bad good", "nodes-missing ok"),
+    ("good bad bad good good bad good good good", f"ok ok {'nodes-missing ' * 6}ok"),
     ("good failed failed", "ok ok unknown"),
     ("bad failed bad failed failed", f"{'nodes-missing ' * 4}unknown"),
     ("bad hot", "nodes-missing too-hot"),
