@@ -19,7 +19,7 @@ from typing import Any
 
 from tests.acceptance.cluster import Cluster, sleeper, wait_until
 from tests.acceptance.playbook import run_playbook
-from tests.lab import board, kubernetes_1_36, lab
+from tests.lab import board, kubernetes_1_36, lab, nvidia_plugin
 from tests.lab.board import Board
 from tools.engine import docker
 from tools.process import say
@@ -255,8 +255,31 @@ def boards_of(engine: str, agents: int, settings: dict[str, Any]) -> Iterator[li
         yield boards
 
 
+def install_nothing(_bench: Bench, _config: dict[str, Any]) -> None:
+    """Leave our plugin where site.yml has installed it."""
+
+
+def install_nvidias(bench: Bench, config: dict[str, Any]) -> None:
+    """Replace our plugin by NVIDIA's."""
+    cluster, name = bench.cluster, bench.node.name
+    bench.node.exec("docker", "rm", "--force", PLUGIN)
+    cluster.kubectl("label", "node", name, "jetson-k3s.github.io/device-plugin-")
+    wait_until(lambda: cluster.plugin_pod(name) is None, "no pod of our plugin", RUN_SECONDS)
+    nvidia_plugin.load(bench.node)
+    cluster.apply(*nvidia_plugin.manifests(name, {"version": "v1", "sharing": config}))
+    cluster.kubectl(
+        "rollout", "status", "--namespace=kube-system", f"daemonset/{nvidia_plugin.NAME}", "--timeout=120s"
+    )
+
+
 @contextmanager
-def prepared(sharing: str, *, agent: bool, engine: str = "containerd") -> Iterator[Bench]:
+def prepared(
+    sharing: str,
+    *,
+    agent: bool,
+    engine: str = "containerd",
+    plugin: Callable[[Bench, dict[str, Any]], None] = install_nothing,
+) -> Iterator[Bench]:
     """A cluster with the plugin, and the board with the workloads."""
     config, limits, kinds = SHARING[sharing]
     settings: dict[str, Any] = {
@@ -268,6 +291,7 @@ def prepared(sharing: str, *, agent: bool, engine: str = "containerd") -> Iterat
     with boards_of(engine, int(agent), settings) as boards:
         cluster = Cluster(boards, runtime_class="nvidia" if engine == "containerd" else None)
         bench = Bench(cluster, boards[-1], limits, kinds)
+        plugin(bench, config)
         for kind in kinds:
             cluster.apply(workload(kind, bench))
         wait_until(lambda: len(running(cluster)) == len(kinds), "all kinds run", RUN_SECONDS)
@@ -304,13 +328,18 @@ def main() -> int:
     parser.add_argument(
         "--docker", action="store_true", help="with K3s and Docker instead of Kubernetes 1.36 and containerd"
     )
-    parser.add_argument("--alone", action="store_true", help="without the instance that stands by")
+    others = parser.add_mutually_exclusive_group()
+    others.add_argument("--alone", action="store_true", help="without the instance that stands by")
+    others.add_argument(
+        "--nvidia", action="store_true", help="with NVIDIA's plugin instead of ours (power-cut and reboot)"
+    )
     options = parser.parse_args()
     if unknown := [cause for cause in options.causes if cause not in CAUSES]:
         parser.error(f"{', '.join(unknown)}: not one of {', '.join(CAUSES)}")
     lines = []
     engine = "docker" if options.docker else "containerd"
-    with prepared(options.sharing, agent=options.agent, engine=engine) as bench:
+    plugin = install_nvidias if options.nvidia else install_nothing
+    with prepared(options.sharing, agent=options.agent, engine=engine, plugin=plugin) as bench:
         if options.alone:
             bench.node.exec("docker", "rm", "--force", PLUGIN)
         for cause in options.causes or CAUSES:

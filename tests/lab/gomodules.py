@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes with etcd, Helm.
+"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes with etcd, Helm, NVIDIA's plugin.
 
 Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
 go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
