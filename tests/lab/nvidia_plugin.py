@@ -30,7 +30,7 @@ def load(node: Board) -> None:
 
 
 def manifests(node: str, config: dict[str, Any]) -> list[dict[str, Any]]:
-    """Its DaemonSet as NVIDIA publishes it (deployments/static/nvidia-device-plugin.yml), with a configuration.
+    """NVIDIA's own DaemonSet (deployments/static/nvidia-device-plugin.yml), with a configuration.
 
     A virtual board does not show its Tegra to containers, so the strategy is named.
     """
