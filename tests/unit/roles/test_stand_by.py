@@ -80,7 +80,7 @@ def test_container_has_the_pods_rights_and_limits_and_no_network() -> None:
         "--cap-drop=ALL",
         "--security-opt=no-new-privileges",
         f"--memory={128 * 2**20}",
-        "--cpu-shares=10",
+        "--cpu-shares=10240",
     } <= set(options)
 
 
