@@ -161,7 +161,7 @@ def restart_docker(bench: Bench) -> None:
 
 
 def restart_docker_alone(bench: Bench) -> None:
-    """With live-restore containers outlive their engine."""
+    """With this setting containers outlive their engine."""
     path = "/etc/docker/daemon.json"
     settings = json.loads(bench.node.exec("cat", path))
     changed = json.dumps(settings | {"live-restore": True})
