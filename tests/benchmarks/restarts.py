@@ -137,10 +137,12 @@ def restart_kubelet(bench: Bench) -> None:
 
 
 def renew_plugin(bench: Bench) -> None:
-    """As an upgrade of its DaemonSet does: the new pod starts beside the old one."""
-    daemonset = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
-    bench.cluster.kubectl("rollout", "restart", *daemonset)
-    bench.cluster.kubectl("rollout", "status", *daemonset, f"--timeout={RUN_SECONDS}s")
+    """Its DaemonSet makes another pod. Meanwhile the other instance serves."""
+    before = bench.cluster.plugin_pod(bench.node.name)
+    bench.cluster.kubectl("delete", "pod", str(before), "--namespace=kube-system")
+    wait_until(
+        lambda: bench.cluster.plugin_pod(bench.node.name) not in (before, None), "another pod", RUN_SECONDS
+    )
 
 
 def kill_plugin(bench: Bench) -> None:
@@ -152,7 +154,11 @@ def kill_plugin(bench: Bench) -> None:
         return int(found["status"]["containerStatuses"][0]["restartCount"])
 
     before = restarts()
-    bench.node.exec("pkill", "--signal=KILL", "--full", "tegra_device_plugin run --host-root=/host$")
+    bench.node.exec(
+        "sh",
+        "-c",
+        "kill -KILL $(pgrep -af 'tegra_device_plugin [r]un' | grep -v -e --stand-by | cut -d ' ' -f 1)",
+    )
     wait_until(lambda: restarts() > before, "the plugin's container is started again", RUN_SECONDS)
 
 
@@ -163,7 +169,7 @@ def restart_docker(bench: Bench) -> None:
 def restart_docker_alone(bench: Bench) -> None:
     """With this setting containers outlive their engine."""
     path = "/etc/docker/daemon.json"
-    settings = json.loads(bench.node.exec("cat", path))
+    settings = json.loads(bench.node.exec("sh", "-c", 'cat "$1" || echo {}', "sh", path))
     changed = json.dumps(settings | {"live-restore": True})
     bench.node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", changed, path)
     try:
