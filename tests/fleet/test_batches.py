@@ -184,7 +184,7 @@ def test_verification_reboots_no_board_after_one_that_does_not_come_back(tmp_pat
     assert ran.returncode == 2, ran.stdout
     assert ran.boards("before_reboot") == ["a1", "a2"]
     assert ran.boards("rebooted") == ["a1", "a2"], "what became of the pod is asked in any case"
-    assert ran.boards("reported") == ["s1", *EIGHT[:4]]
+    assert set(ran.boards("reported")) == {"s1", *EIGHT[:4]}
     assert ran.result == [
         "verified: a1",
         "not touched: a3, a4, s1",
