@@ -166,20 +166,22 @@ def restart_docker(bench: Bench) -> None:
     bench.node.exec("systemctl", "restart", "docker")
 
 
-def restart_docker_alone(bench: Bench) -> None:
-    """With this setting containers outlive their engine."""
+def set_live_restore(node: Board, value: bool) -> None:
     path = "/etc/docker/daemon.json"
-    settings = json.loads(bench.node.exec("sh", "-c", 'cat "$1" || echo {}', "sh", path))
-    changed = json.dumps(settings | {"live-restore": True})
-    bench.node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", changed, path)
+    settings = json.loads(node.exec("sh", "-c", 'cat "$1" || echo {}', "sh", path))
+    changed = json.dumps(settings | {"live-restore": value})
+    node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", changed, path)
+    node.exec("systemctl", "reload", "docker")
+    wait_until(lambda: node.exec(*LIVE_RESTORE) == str(value).lower(), "live-restore", RUN_SECONDS)
+
+
+def restart_docker_alone(bench: Bench) -> None:
+    """Containers outlive an engine with this setting."""
+    set_live_restore(bench.node, True)
     try:
-        bench.node.exec("systemctl", "reload", "docker")
-        wait_until(lambda: "true" in bench.node.exec(*LIVE_RESTORE), "live-restore", RUN_SECONDS)
         restart_docker(bench)
     finally:
-        bench.node.exec("sh", "-c", 'printf %s "$1" > "$2"', "sh", json.dumps(settings), path)
-        bench.node.exec("systemctl", "reload", "docker")
-        wait_until(lambda: "false" in bench.node.exec(*LIVE_RESTORE), "no live-restore", RUN_SECONDS)
+        set_live_restore(bench.node, False)
 
 
 def always(_bench: Bench) -> bool:
