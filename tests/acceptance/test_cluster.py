@@ -55,7 +55,8 @@ def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster:
 def test_report_of_each_board_says_what_was_proven(cluster: Cluster, name: str) -> None:
     report = json.loads((reports_dir(LAB) / f"{name}.json").read_text())
     assert (report["ok"], report["failures"]) == (True, [])
-    assert {check["status"] for check in report["checks"]} == {"passed"}
+    statuses = {check["id"]: check["status"] for check in report["checks"]}
+    assert statuses == dict.fromkeys(statuses, "passed") | {"reboot": "skipped"}
 
 
 def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: Cluster) -> None:
