@@ -141,6 +141,17 @@ class Cluster:
             (pod["metadata"]["name"] for pod in pods if "deletionTimestamp" not in pod["metadata"]), None
         )
 
+    def registrations(self, node: str, resource: str = RESOURCE) -> int:
+        """How often the plugin's pod on a node has registered since it started; 0 without a pod that runs."""
+        pod = self.plugin_pod(node)
+        log = self.kubectl("--namespace=kube-system", "logs", pod) if pod else ""
+        return log.count(f"registered {resource}")
+
+    def plugin_restarts(self, pod: str) -> int:
+        """How often the container of a plugin's pod was started again."""
+        query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
+        return int(self.kubectl("--namespace=kube-system", "get", "pod", pod, query))
+
 
 def starts(boards: Sequence[Board | Machine]) -> set[str]:
     """When each service and each running container of the boards was started, an entry for each.

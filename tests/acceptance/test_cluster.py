@@ -87,7 +87,7 @@ def test_status_goes_on_when_an_agent_does_not_answer(
     boards: list[Board], cluster: Cluster, tmp_path: Path
 ) -> None:
     one = boards[2]
-    registered = _registrations(cluster, one.name)
+    registered = cluster.registrations(one.name)
     one.exec("systemctl", "stop", "k3s-agent")
     try:
         nodes = cluster_status(LAB, tmp_path)["nodes"]
@@ -95,9 +95,7 @@ def test_status_goes_on_when_an_agent_does_not_answer(
         one.exec("systemctl", "start", "k3s-agent")
     assert [node["problem"] is None for node in nodes] == [True, True, False]
     assert [len(node["holders"] or ()) for node in nodes] == [1, 1, 0]
-    wait_until(
-        lambda: _registrations(cluster, one.name) > registered, f"the kubelet of {one.name} is back", 90
-    )
+    wait_until(lambda: cluster.registrations(one.name) > registered, f"the kubelet of {one.name} is back", 90)
     wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
 
 
@@ -105,9 +103,9 @@ def test_status_goes_on_when_an_agent_does_not_answer(
 def test_gpu_is_back_after_the_plugin_was_killed(boards: list[Board], cluster: Cluster) -> None:
     one = boards[2]
     pod = str(cluster.plugin_pod(one.name))
-    restarts = _restarts(cluster, pod)
+    restarts = cluster.plugin_restarts(pod)
     one.exec("pkill", "-KILL", "-f", "tegra_device_plugin run")
-    wait_until(lambda: _restarts(cluster, pod) > restarts, "the kubelet starts the plugin again", 60)
+    wait_until(lambda: cluster.plugin_restarts(pod) > restarts, "the kubelet starts the plugin again", 60)
     wait_until(lambda: cluster.allocatable()[one.name] == 1, f"the GPU of {one.name} is back", 60)
 
 
@@ -184,14 +182,3 @@ def test_agent_that_is_reset_leaves_the_cluster(boards: list[Board], cluster: Cl
     run_playbook(LAB, "reset.yml", f"--limit={agent.name}").checked()
     assert set(cluster.allocatable()) == set(NAMES) - {agent.name}
     assert "inactive" in agent.exec("systemctl", "is-active", "k3s-agent", check=False)
-
-
-def _registrations(cluster: Cluster, node: str) -> int:
-    """How often the plugin on a node has registered since it started."""
-    log = cluster.kubectl("--namespace=kube-system", "logs", str(cluster.plugin_pod(node)))
-    return log.count("registered nvidia.com/gpu")
-
-
-def _restarts(cluster: Cluster, pod: str) -> int:
-    query = "--output=jsonpath={.status.containerStatuses[0].restartCount}"
-    return int(cluster.kubectl("--namespace=kube-system", "get", "pod", pod, query))

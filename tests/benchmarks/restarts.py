@@ -59,10 +59,8 @@ class Bench:
         return "k3s" if self.node == self.cluster.boards[0] else "k3s-agent"
 
     def registrations(self) -> int:
-        """How often the instances of the plugin have registered so far."""
-        pod = self.cluster.plugin_pod(self.node.name)
-        said = self.cluster.kubectl("logs", "--namespace=kube-system", pod) if pod else ""
-        return said.count("registered ")
+        """How often the plugin's pod has registered so far."""
+        return self.cluster.registrations(self.node.name, *self.limits)
 
     def offers_all(self) -> bool:
         """Whether the node has all of its GPU, with a pod of the plugin that runs."""
@@ -147,19 +145,18 @@ def renew_plugin(bench: Bench) -> None:
 
 def kill_plugin(bench: Bench) -> None:
     """Its pod's process, whose container the kubelet starts again. Meanwhile the other instance serves."""
-    pod = bench.cluster.plugin_pod(bench.node.name)
-
-    def restarts() -> int:
-        found = bench.cluster.get("pod", str(pod), "--namespace=kube-system")
-        return int(found["status"]["containerStatuses"][0]["restartCount"])
-
-    before = restarts()
+    pod = str(bench.cluster.plugin_pod(bench.node.name))
+    before = bench.cluster.plugin_restarts(pod)
     bench.node.exec(
         "sh",
         "-c",
         "kill -KILL $(pgrep -af 'tegra_device_plugin [r]un' | grep -v -e --stand-by | cut -d ' ' -f 1)",
     )
-    wait_until(lambda: restarts() > before, "the plugin's container is started again", RUN_SECONDS)
+    wait_until(
+        lambda: bench.cluster.plugin_restarts(pod) > before,
+        "the plugin's container starts again",
+        RUN_SECONDS,
+    )
 
 
 def restart_docker(bench: Bench) -> None:
@@ -263,10 +260,6 @@ def boards_of(engine: str, agents: int, settings: dict[str, Any]) -> Iterator[li
         yield boards
 
 
-def install_nothing(_bench: Bench, _config: dict[str, Any]) -> None:
-    """Leave our plugin where site.yml has installed it."""
-
-
 def install_nvidias(bench: Bench, config: dict[str, Any]) -> None:
     """Replace our plugin by NVIDIA's."""
     cluster, name = bench.cluster, bench.node.name
@@ -286,9 +279,9 @@ def prepared(
     *,
     agent: bool,
     engine: str = "containerd",
-    plugin: Callable[[Bench, dict[str, Any]], None] = install_nothing,
+    nvidia: bool = False,
 ) -> Iterator[Bench]:
-    """A cluster with the plugin, and the board with the workloads."""
+    """A cluster with our plugin or NVIDIA's, and the board with the workloads."""
     config, limits, kinds = SHARING[sharing]
     settings: dict[str, Any] = {
         "k3s_container_runtime": engine,
@@ -299,7 +292,8 @@ def prepared(
     with boards_of(engine, int(agent), settings) as boards:
         cluster = Cluster(boards, runtime_class="nvidia" if engine == "containerd" else None)
         bench = Bench(cluster, boards[-1], limits, kinds)
-        plugin(bench, config)
+        if nvidia:
+            install_nvidias(bench, config)
         for kind in kinds:
             cluster.apply(workload(kind, bench))
         wait_until(lambda: len(running(cluster)) == len(kinds), "all kinds run", RUN_SECONDS)
@@ -344,15 +338,12 @@ def main() -> int:
     options = parser.parse_args()
     if unknown := [cause for cause in options.causes if cause not in CAUSES]:
         parser.error(f"{', '.join(unknown)}: not one of {', '.join(CAUSES)}")
-    lines = []
     engine = "docker" if options.docker else "containerd"
-    plugin = install_nvidias if options.nvidia else install_nothing
-    with prepared(options.sharing, agent=options.agent, engine=engine, plugin=plugin) as bench:
+    with prepared(options.sharing, agent=options.agent, engine=engine, nvidia=options.nvidia) as bench:
         if options.alone:
             bench.node.exec("docker", "rm", "--force", PLUGIN)
         for cause in options.causes or CAUSES:
-            lines.append(f"{cause}, {series(bench, cause, options.times)}")
-            sys.stdout.write(lines[-1] + "\n")
+            sys.stdout.write(f"{cause}, {series(bench, cause, options.times)}\n")
             sys.stdout.flush()
     return 0
 
