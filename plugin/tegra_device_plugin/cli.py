@@ -18,6 +18,7 @@ from tegra_device_plugin.config.settings import ConfigError
 _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),
     "dra": ("daemons", "serve the GPU by Dynamic Resource Allocation, instead of `run`"),
+    "before-kubelet": ("boot", "at a boot: wait for `run --stand-by`, and let the kubelet refuse no pod"),
     "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
     "detect": ("inspection", "print the board and its GPU, with the evidence"),
     "labels": ("inspection", "print the node labels that describe the GPU"),

@@ -7,9 +7,11 @@ plugin: this end speaks real gRPC.
 """
 
 import asyncio
+import json
 import os
 import socket
 import stat
+import zlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,6 +65,8 @@ class FakeKubelet(Awaited):
         """Per resource the health of its devices, as the node's status is made from."""
         self.history: list[int] = []
         """Every number of allocatable devices there was."""
+        self.known: frozenset[str] = frozenset()
+        """Resources of the checkpoint that it has read at its start."""
         self._all: list[Client] = []
         self._endpoints: dict[str, dict[Path, Client]] = {}
         """Of 1.37, per resource."""
@@ -76,8 +80,9 @@ class FakeKubelet(Awaited):
         return self.directory / "kubelet.sock"
 
     async def start(self) -> None:
-        """Clear the directory as this generation does, then listen."""
+        """Read the checkpoint, clear the directory as this generation does, then listen."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        self.known = self._read_checkpoint()
         for path in self.directory.iterdir():
             try:
                 mode = path.lstat().st_mode
@@ -128,6 +133,10 @@ class FakeKubelet(Awaited):
     async def until_allocatable(self, count: int = 1, seconds: float = SECONDS) -> None:
         await self.until(lambda: self.allocatable() == count, f"allocatable == {count}", seconds)
 
+    def admits(self, resource: str) -> bool:
+        """Whether a pod with one of that resource is admitted now: one that it does not know is no reason."""
+        return resource not in self.known | self.devices.keys() or self.allocatable(resource) > 0
+
     def describe(self) -> str:
         files = (
             sorted(path.name for path in self.directory.iterdir())
@@ -159,6 +168,24 @@ class FakeKubelet(Awaited):
         if client.options.pre_start_required:
             request = api.PreStartContainerRequest(devices_ids=ids)
             await call(client.channel, "PreStartContainer", request, api.PreStartContainerResponse)
+
+    def _read_checkpoint(self) -> frozenset[str]:
+        """Give the registered resources; none where the checkpoint is missing, or its checksum is wrong."""
+        try:
+            content = json.loads(self.directory.joinpath(CHECKPOINT).read_text())
+        except FileNotFoundError:
+            return frozenset()
+        registered = content.get("Data", {}).get("RegisteredDevices") or {}
+        return frozenset(registered) if content.get("Checksum") == _checksum(registered) else frozenset()
+
+    def _write_checkpoint(self) -> None:
+        registered = {
+            resource: [device for device, health in devices.items() if health == "Healthy"]
+            for resource, devices in self.devices.items()
+        }
+        data = {"PodDeviceEntries": None, "RegisteredDevices": registered}
+        content = {"Data": data, "Checksum": _checksum(registered)}
+        self.directory.joinpath(CHECKPOINT).write_text(json.dumps(content))
 
     async def _register(
         self, request: api.RegisterRequest, context: aio.ServicerContext[Any, Any]
@@ -198,6 +225,7 @@ class FakeKubelet(Awaited):
                 client.live = True
                 client.lists.append([(device.ID, device.health) for device in message.devices])
                 self.devices[client.resource] = dict(client.lists[-1])
+                self._write_checkpoint()
                 self._note()
         except (aio.AioRpcError, aio.UsageError):
             pass  # cut, while listening or just before
@@ -229,6 +257,11 @@ class FakeKubelet(Awaited):
         if not self.history or self.history[-1] != self.allocatable():
             self.history.append(self.allocatable())
         self._changed.set()
+
+
+def _checksum(registered: dict[str, list[str]]) -> int:
+    """Give a checksum; the kubelet's is FNV-32 over Go's names of types."""
+    return zlib.crc32(json.dumps(registered).encode())
 
 
 def dial(path: Path, authority: str = "localhost") -> aio.Channel:

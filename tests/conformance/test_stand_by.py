@@ -3,12 +3,17 @@
 
 import asyncio
 import signal
+import sys
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.kubelet.registration import STAND_BY_SECONDS
+from tegra_device_plugin.kubelet.sockets import READY_SOCKET, accepts
+from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE
 
-from tests.conformance.conftest import Start
+from tests import boards
+from tests.conformance.awaited import SECONDS, eventually
+from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import DEFAULT_COMMAND, running
 
@@ -59,6 +64,59 @@ async def test_pod_keeps_the_gpu_after_a_start_of_the_kubelet(
             await asyncio.sleep(STAND_BY_SECONDS + 0.5)
             assert not any(of_stand_by(one.endpoint) for one in kubelet.requests[known:])
             assert serves(kubelet, stand_by=False)
+
+
+async def before_kubelet(directory: Path) -> int:
+    command = (sys.executable, "-m", "tegra_device_plugin", "before-kubelet")
+    process = await asyncio.create_subprocess_exec(*command, f"--device-plugin-dir={directory}")
+    return await process.wait()
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_kubelet_admits_pods_before_the_plugin_has_registered_if_an_instance_is_ready(
+    kubelet: FakeKubelet, start: Start, directory: Path, asked: bool
+) -> None:
+    async with start(STAND_BY) as instance:
+        await kubelet.until_allocatable()
+        await kubelet.stop()
+        instance.signal(signal.SIGKILL)  # the board's plug is pulled
+        await instance.ended()
+    async with start(STAND_BY):
+        if asked:
+            assert await before_kubelet(directory) == 0
+        kubelet.fault = "refuse"  # until then it has not registered
+        await kubelet.start()
+        assert kubelet.admits(DEFAULT_RESOURCE) is asked
+        kubelet.fault = "none"
+        await kubelet.until_allocatable()
+        assert kubelet.admits(DEFAULT_RESOURCE)
+        assert (await kubelet.allocate(["igpu0"])).container_responses
+
+
+async def test_instance_is_ready_while_its_gpu_is_healthy_and_no_kubelet_runs(
+    kubelet: FakeKubelet, directory: Path, tmp_path: Path
+) -> None:
+    ready, root = directory / READY_SOCKET, tmp_path / "host"
+    boards.build(boards.load()[BOARD], root)
+    (root / "dev/nvmap").rename(root / "nvmap")
+    await kubelet.stop()
+    async with running(DEFAULT_COMMAND, root, directory, STAND_BY) as instance:
+        await instance.says("the GPU is unhealthy")
+        assert not accepts(ready)
+        (root / "nvmap").rename(root / "dev/nvmap")
+        await eventually(lambda: accepts(ready), SECONDS)
+        await kubelet.start()
+        await kubelet.until_allocatable()
+        assert not ready.exists()
+
+
+async def test_pod_does_not_show_that_it_is_ready(
+    kubelet: FakeKubelet, start: Start, directory: Path
+) -> None:
+    await kubelet.stop()
+    async with start() as pod:
+        await pod.says("waiting for the kubelet")
+        assert not (directory / READY_SOCKET).exists()
 
 
 async def test_killed_pod_is_replaced_at_the_next_look_at_its_socket(

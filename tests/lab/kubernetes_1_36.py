@@ -87,8 +87,8 @@ UNIT = """\
 [Unit]
 Description={name} of a node with plain Kubernetes
 PartOf={k3s}.service
-# After Docker and nvpmodel as K3s (role k3s).
-After=network-online.target docker.service nvpmodel.service {after}
+# After Docker and nvpmodel as K3s (role k3s). The last one (role gpu_device_plugin) is before K3s by itself.
+After=network-online.target docker.service nvpmodel.service tegra-device-plugin-boot.service {after}
 
 [Service]
 Type={type}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping, Set
+from contextlib import closing
 from pathlib import Path
 
 from grpc import aio
@@ -272,11 +273,15 @@ class Registrars:
         """
         sockets.check_length(self.directory)
         sockets.sweep(self.directory)
-        with DirectoryWatch(self.directory, self._wake_all) as watch:
+        with (
+            DirectoryWatch(self.directory, self._wake_all) as watch,
+            closing(sockets.Readiness(self.directory)) as readiness,
+        ):
             async with asyncio.TaskGroup() as tasks:
                 while True:
                     self._wake.clear()
                     await self._follow(tasks, watch)
+                    readiness.show(self._waits_for_the_kubelet())
                     await self._wake.wait()
 
     async def _follow(self, tasks: asyncio.TaskGroup, watch: DirectoryWatch) -> None:
@@ -299,6 +304,16 @@ class Registrars:
                 was_registered=self._was_registered,
             )
             self._running[registration] = registrar, tasks.create_task(registrar.run())
+
+    def _waits_for_the_kubelet(self) -> bool:
+        """True if a kubelet that starts now has all resources from this instance, with healthy devices."""
+        resources = self._advertised.resources.values()
+        return (
+            self._instance.stands_by
+            and bool(resources)
+            and all(resource.health.healthy for resource in resources)
+            and not sockets.accepts(self.directory / sockets.KUBELET_SOCKET)
+        )
 
     @property
     def _all(self) -> list[Registrar]:

@@ -22,6 +22,7 @@ from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import Identity
 
 KUBELET_SOCKET = "kubelet.sock"
+READY_SOCKET = "tegra-device-plugin-ready.sock"  # a kubelet that starts removes it
 MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 
 _PREFIX = "tegra-gpu-"
@@ -95,6 +96,38 @@ class Instance:
     def comes_after(self, rival: str) -> bool:
         """True if the instance with this socket goes first."""
         return rival > self._name
+
+
+class Readiness:
+    """Shows other processes that this instance could serve a kubelet now: it listens on a socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / READY_SOCKET
+        self._socket: socket.socket | None = None
+
+    def show(self, ready: bool) -> None:
+        """Listen while `ready`."""
+        if not ready:
+            self.close()
+        elif self._socket is None:
+            listener = socket.socket(socket.AF_UNIX)
+            try:
+                self._path.unlink(missing_ok=True)  # of an instance that was killed
+                listener.bind(str(self._path))
+                listener.listen()
+            except OSError as error:
+                listener.close()
+                logger.warning("cannot show at %s that this instance is ready: %s", self._path, error)
+            else:
+                self._socket = listener
+
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._socket:
+            with suppress(OSError):
+                self._path.unlink()
+            self._socket.close()
+            self._socket = None
 
 
 def serving(directory: Path) -> frozenset[str]:

@@ -14,6 +14,8 @@ import yaml
 from ansible.errors import AnsibleFilterError
 
 PLUGIN = "tegra-device-plugin"
+# The ENTRYPOINT of its image, which `docker exec` does not add.
+PROGRAM = ("python3.11", "-m", "tegra_device_plugin")
 # Where the plugin's settings are on the board, for the ConfigMap's volume.
 CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
 
@@ -45,6 +47,7 @@ RIGHTS = {
 def stand_by(manifest: str) -> dict[str, Any]:
     """Give the image, options of `docker create`, arguments, the board's directories and the settings.
 
+    `before_kubelet`: the command in that container that lets the kubelet refuse no pod at a boot.
     `manifest` is the role's own, with the plugin's DaemonSet. AnsibleFilterError names what it has that is
     not known here: it would be missing in the container.
     """
@@ -61,6 +64,7 @@ def stand_by(manifest: str) -> dict[str, Any]:
     mounts = [mount(volumes[one["name"]], one) for one in container["volumeMounts"]]
     paths = (volumes[one["name"]].get("hostPath", {}) for one in container["volumeMounts"])
     configs = (one["data"] for one in documents if one["kind"] == "ConfigMap")
+    arguments = [one for one in container["args"] if not one.startswith("--metrics-address=")]
     return {
         "image": container["image"],
         "options": [
@@ -75,10 +79,8 @@ def stand_by(manifest: str) -> dict[str, Any]:
             *(f"--env={one['name']}={one['value']}" for one in container.get("env", [])),
             *(f"--mount={one}" for one in mounts),
         ],
-        "arguments": [
-            *(one for one in container["args"] if not one.startswith("--metrics-address=")),
-            "--stand-by",
-        ],
+        "arguments": [*arguments, "--stand-by"],
+        "before_kubelet": [*PROGRAM, "before-kubelet", *arguments[1:]],
         "directories": sorted(path["path"] for path in paths if path.get("type") == "DirectoryOrCreate"),
         "config_directory": CONFIG_DIRECTORY,
         "config": next((text for data in configs for text in data.values()), ""),

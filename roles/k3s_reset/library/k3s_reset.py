@@ -30,7 +30,7 @@ RETURN = r"""
 removed: {type: list, elements: str, description: 'What was there and is gone, or would be gone.'}
 """
 
-UNITS = ("k3s", "k3s-agent")
+UNITS = ("k3s", "k3s-agent", "tegra-device-plugin-boot")
 # Both dockershim and cri-dockerd give it to every container of a pod.
 POD_LABEL = "io.kubernetes.pod.name"
 # Of the role nvidia_docker, whose containers keep the bundle's images while K3s is there.
@@ -77,6 +77,7 @@ UNIT_FILES = (
     "/etc/systemd/system/k3s-agent.service",
     "/etc/systemd/system/k3s-agent.service.env",
     "/etc/systemd/system/k3s-agent.service.d",
+    "/etc/systemd/system/tegra-device-plugin-boot.service",
 )
 LINKS_TO_K3S = (
     "/usr/local/bin/kubectl",

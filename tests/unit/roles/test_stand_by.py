@@ -42,6 +42,14 @@ def mounts(options: list[str]) -> dict[str, tuple[str, bool]]:
     return found
 
 
+def entrypoint() -> list[str]:
+    """Of the plugin's image."""
+    lines = (ROLES.parent / "images/arm64/Dockerfile").read_text().splitlines()
+    (found,) = (line.removeprefix("ENTRYPOINT ") for line in lines if line.startswith("ENTRYPOINT "))
+    program: list[str] = json.loads(found)
+    return program
+
+
 @pytest.mark.parametrize(
     "text",
     [
@@ -67,6 +75,7 @@ def test_container_has_what_the_pod_has(text: str) -> None:
     assert environment == [f"{one['name']}={one['value']}" for one in of_pod.get("env", [])]
     of_both = [one for one in of_pod["args"] if not one.startswith("--metrics-address=")]
     assert made["arguments"] == [*of_both, "--stand-by"]
+    assert made["before_kubelet"] == [*entrypoint(), "before-kubelet", *of_both[1:]]
     configs = [one["data"]["config.yaml"] for one in yaml.safe_load_all(text) if one["kind"] == "ConfigMap"]
     assert [made["config"]] == (configs or [""])
 

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`before-kubelet`: once per boot, before the kubelet starts."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+from tegra_device_plugin.board.health import HEALTHY
+from tegra_device_plugin.commands.common import EXIT_OK, Command, add_config, add_options, config_file, say
+from tegra_device_plugin.config.settings import PLUGIN_OPTIONS, load_plugin
+from tegra_device_plugin.kubelet import boot
+from tegra_device_plugin.sharing.resources import make_resources
+
+# nvpmodel and Docker have started by then. On a Nano with a slow card Python and gRPC take seconds.
+WAIT_SECONDS = 30.0
+
+
+def _arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser, "settings of `run`; CONFIG_FILE")
+    add_options(parser, PLUGIN_OPTIONS)
+    parser.add_argument(
+        "--wait",
+        type=float,
+        default=WAIT_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for an instance with a healthy GPU (default: {WAIT_SECONDS:g})",
+    )
+
+
+def _main(options: argparse.Namespace) -> int:
+    flags = {option.field: getattr(options, option.field) for option in PLUGIN_OPTIONS}
+    settings = load_plugin(config_file(options), os.environ, flags)
+    own = {resource.name for resource in make_resources(settings, (), HEALTHY)}
+    say(boot.prepare(settings.device_plugin_dir, own, options.wait))
+    return EXIT_OK
+
+
+COMMANDS = {
+    "before-kubelet": Command(
+        _arguments,
+        _main,
+        "Only for a boot: where containers with a GPU run, the kubelet would allocate their devices again.",
+    )
+}
