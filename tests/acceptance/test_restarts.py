@@ -34,12 +34,13 @@ def stand_by_serves(node: Board) -> bool:
 @pytest.mark.parametrize("cause", CAUSES)
 def test_no_pod_is_refused_and_none_ends_without_need(bench: Bench, cause: str) -> None:
     outcome = restarts.observed(bench, CAUSES[cause])
-    assert (outcome.refused, outcome.ended) == ({}, {})
+    assert (outcome.refused, outcome.ended, outcome.without_gpu) == ({}, {}, 0)
 
 
 def test_no_pod_is_refused_where_the_gpu_is_switched_on_after_docker_has_started(bench: Bench) -> None:
     board.switch_gpu_on_late(bench.node, seconds=10)
-    assert restarts.observed(bench, CAUSES["power-cut"]).refused == {}
+    outcome = restarts.observed(bench, CAUSES["power-cut"])
+    assert (outcome.refused, outcome.without_gpu) == ({}, 0)
     since_boot = 'docker logs --since "$(docker inspect --format={{.State.StartedAt}} $1)" $1 2>&1'
     assert "unhealthy: not-powered" in bench.node.exec("sh", "-c", since_boot, "sh", restarts.PLUGIN)
 
@@ -66,4 +67,5 @@ def test_boot_whose_docker_does_not_start_refuses_each_pod_once(bench: Bench) ->
 
     bench.node.exec("sh", "-c", "echo '{' > /etc/docker/daemon.json")
     assert restarts.observed(bench, Cause(boot, restarts.always)).refused.keys() == set(KINDS)
-    assert "failed" in bench.node.exec("systemctl", "is-active", "docker", check=False)
+    for unit in ("docker", "tegra-device-plugin-boot"):
+        assert "failed" in bench.node.exec("systemctl", "is-active", unit, check=False)

@@ -208,13 +208,23 @@ CAUSES = {
 }
 
 
+def without_gpu(node: Board) -> int:
+    """How many containers of workloads run that have no GPU."""
+    processes = "pgrep -f 'import signal; signal[.]pause' | sed 's|.*|/proc/&/environ|'"
+    return len(node.exec("sh", "-c", f"grep -Lz ^NVIDIA_VISIBLE_DEVICES= $({processes}) || true").split())
+
+
 @dataclass(frozen=True)
 class Outcome:
-    """Pods that the kubelet has refused, containers that ended without need, and seconds until all ran."""
+    """What became of the pods."""
 
     refused: Counter[str]
+    """By the kubelet."""
     ended: Counter[str]
+    """Without need."""
+    without_gpu: int
     seconds: float
+    """Until all ran."""
 
 
 def observed(bench: Bench, cause: Cause) -> Outcome:
@@ -243,7 +253,7 @@ def observed(bench: Bench, cause: Cause) -> Outcome:
         cluster.kubectl("delete", "pod", "pod")
         cluster.apply(workload("pod", bench))
     wait_until(lambda: len(running(cluster)) == len(bench.kinds), "all kinds run", RUN_SECONDS)
-    return Outcome(found, ended, taken)
+    return Outcome(found, ended, without_gpu(bench.node), taken)
 
 
 @contextmanager
@@ -307,6 +317,7 @@ def series(bench: Bench, cause: str, times: int) -> str:
         now = observed(bench, CAUSES[cause])
         outcomes.append(now)
         said = f"refused {dict(now.refused) or 'nothing'}, ended {dict(now.ended) or 'nothing'}"
+        said += f", without GPU {now.without_gpu}"
         say(f"{cause} {number + 1} of {times}: {said}, {now.seconds:.0f} s")
 
     def counted(what: str) -> str:
@@ -317,6 +328,7 @@ def series(bench: Bench, cause: str, times: int) -> str:
     seconds = [one.seconds for one in outcomes]
     return (
         f"{times} times: {counted('refused')}; {counted('ended')}; "
+        f"{sum(one.without_gpu for one in outcomes)} ran without their GPU; "
         f"all ran after {statistics.median(seconds):.0f} s ({min(seconds):.0f} to {max(seconds):.0f})"
     )
 
