@@ -22,7 +22,6 @@ LAB = "acceptance"
 TYPES = ("agxorin-jp6", "xaviernx-jp5", "thor5000-jp70")
 NAMES = ("jetson-1", "jetson-2", "jetson-3")
 BACKUPS = lab_dir(LAB) / "backups"
-BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 
 
 @pytest.fixture(scope="module")
@@ -158,9 +157,9 @@ def test_kubeconfig_lets_its_user_read_and_no_more(cluster: Cluster, tmp_path: P
 def test_agent_reboots_and_offers_its_gpu_again(boards: list[Board], cluster: Cluster) -> None:
     agent = boards[2]
     board.switch_on_after_reboot(agent, always=True)
-    boot = agent.exec(*BOOT_ID)
+    boot = board.boot_id(agent)
     run_playbook(LAB, "reboot.yml", f"--limit={agent.name}").checked()
-    assert agent.exec(*BOOT_ID) != boot
+    assert board.boot_id(agent) != boot
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
     assert [node["metadata"]["name"] for node in cluster.nodes() if node["spec"].get("unschedulable")] == []
 

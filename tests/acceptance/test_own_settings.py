@@ -16,7 +16,7 @@ from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
 from tests.acceptance.site import build_deb
 from tests.lab import inventory, lab, staging
-from tests.lab.board import Board, simulate_power, start
+from tests.lab.board import Board, boot_id, simulate_power, start
 from tests.planted import PLANTED, leaked, watched
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -309,8 +309,7 @@ def test_power_mode_that_needs_a_reboot_is_refused_unless_allowed(powered: Board
 
 
 def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) -> None:
-    boot = ("cat", "/proc/sys/kernel/random/boot_id")
-    before = powered.exec(*boot)
+    before = boot_id(powered)
 
     def switch_on() -> None:
         docker("wait", powered.container, timeout=120)  # a container ends where a board boots again
@@ -328,12 +327,12 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
         thread.result()
     assert result.returncode == 0, result.why
     assert powered.exec("cat", "/var/lib/nvpmodel/simulated").strip() == "2"
-    after = powered.exec(*boot)
+    after = boot_id(powered)
     assert after != before
 
     again = run_playbook(LAB, "power_mode.yml", *allowed)
     assert again.recap["jetson-1"].changed == 0, again.output
-    assert powered.exec(*boot) == after
+    assert boot_id(powered) == after
     cluster = Cluster([powered])
     wait_until(lambda: cluster.allocatable() == {"jetson-1": 1}, "the node offers its GPU again", 120)
 

@@ -24,7 +24,6 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "reboot"
 TYPES = ("agxorin-jp6", "orinnano-jp6", "xaviernx-jp5")
-BOOT_ID = ("cat", "/proc/sys/kernel/random/boot_id")
 QUICK = {"__board_reboot_timeout": 60}
 REQUIRED = "echo required > /run/reboot-required; echo libsimulated >> /run/reboot-required.pkgs"
 GPU = {"resources": {"limits": {RESOURCE: 1}}}
@@ -55,7 +54,7 @@ def run(playbook: str, *arguments: str, **variables: object) -> PlaybookRun:
 
 def boots(boards: list[Board]) -> list[str]:
     """The boot id of each board."""
-    return [one.exec(*BOOT_ID).strip() for one in boards]
+    return [board.boot_id(one) for one in boards]
 
 
 def rebooted(boards: list[Board], before: list[str]) -> list[str]:

@@ -2,14 +2,14 @@
 """Three servers share an etcd: any of them may be down, and one that was flashed again joins again."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.openpgp import keyring
-from tests.acceptance.playbook import PlaybookRun, run_playbook
+from tests.acceptance.playbook import PlaybookRun, reports_dir, run_playbook
 from tests.lab import board, inventory, lab, lab_dir, ssh
 from tests.lab.board import Board
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
@@ -31,13 +31,17 @@ export ETCDCTL_API=3
 
 
 def site(
-    boards: Sequence[Board], playbook: str = "site.yml", *arguments: str, site: str = "north"
+    boards: Sequence[Board],
+    playbook: str = "site.yml",
+    *arguments: str,
+    site: str = "north",
+    on_line: Callable[[str], object] | None = None,
 ) -> PlaybookRun:
     """Run a playbook; the first three boards are servers. `site` is a label of all nodes."""
     file = lab_dir(LAB) / "servers.ini"
     file.write_text(inventory.render(LAB, boards, SERVERS))
     given = json.dumps({"gpu_verify_mode": "undisturbed", "k3s_node_labels": {"site": site}})
-    return run_playbook(LAB, playbook, f"--extra-vars={given}", *arguments, inventory=file)
+    return run_playbook(LAB, playbook, f"--extra-vars={given}", *arguments, inventory=file, on_line=on_line)
 
 
 def changed(run: PlaybookRun) -> dict[str, int]:
@@ -72,6 +76,29 @@ def test_servers_join_one_after_the_other_and_serve_the_gpus(boards: list[Board]
     assert members(boards[0]) == {one.name for one in boards[:SERVERS]}
     for one in boards[:SERVERS]:
         assert Cluster([one]).allocatable() == {each.name: 1 for each in boards}
+
+
+def test_verification_reboots_one_server_after_another(boards: list[Board]) -> None:
+    """Each server's pod with the GPU comes back, and the others serve meanwhile."""
+    before, up = [board.boot_id(one) for one in boards], []
+
+    def watch(line: str) -> None:
+        if line.startswith("TASK [board_reboot : Reboot the board]"):
+            up.append(sum(board.boot_id(one) in before for one in boards[:SERVERS]))
+
+    for one in boards:
+        board.switch_on_after_reboot(one, always=True)
+    options = ("--extra-vars=gpu_verify_mode=full", "--extra-vars=gpu_verify_reboot=true")
+    run = site(boards, "verify.yml", *options, on_line=watch)
+    for one in boards:
+        board.switch_on_after_reboot(one, always=False)
+    assert run.returncode == 0, run.why
+    assert not {board.boot_id(one) for one in boards} & set(before)
+    for one in boards:
+        report = json.loads((reports_dir(LAB) / f"{one.name}.json").read_text())
+        assert {check["id"]: check["status"] for check in report["checks"]}["reboot"] == "passed"
+    # The agent's, then each server's: as many of them have not been rebooted yet.
+    assert up == [3, 3, 2, 1]
 
 
 @pytest.mark.parametrize("down", [0, 1])

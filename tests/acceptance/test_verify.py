@@ -85,11 +85,11 @@ def test_a_board_that_is_well_passes_every_check(cluster: Cluster) -> None:
 
 
 def test_pod_with_the_gpu_comes_back_when_its_only_server_reboots(jetson: Board, cluster: Cluster) -> None:
-    boot = jetson.exec("cat", "/proc/sys/kernel/random/boot_id")
+    boot = board.boot_id(jetson)
     verified = verify("gpu_verify_mode=full", "gpu_verify_reboot=true")
     assert verified.run.returncode == 0, verified.run.output
     assert set(verified.statuses().values()) == {"passed"}
-    assert jetson.exec("cat", "/proc/sys/kernel/random/boot_id") != boot
+    assert board.boot_id(jetson) != boot
     told = [event["event"] for event in verified.check("reboot")["events"]]
     assert told.index("survivor Running") < told.index("the board was rebooted")
     assert nothing_is_left(cluster)

@@ -163,6 +163,11 @@ def switch_on_after_reboot(board: Board, *, always: bool) -> None:
     docker("update", f"--restart={'unless-stopped' if always else 'no'}", board.container)
 
 
+def boot_id(board: Board) -> str:
+    """Which boot of the board this is."""
+    return board.exec("cat", "/proc/sys/kernel/random/boot_id").strip()
+
+
 def reboot(board: Board) -> None:
     docker("restart", board.container)
     wait_until_up(board)
