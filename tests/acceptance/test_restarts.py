@@ -5,8 +5,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from images.arm64 import build as plugin
 from tests import newer_go
 from tests.acceptance.cluster import wait_until
+from tests.acceptance.playbook import run_playbook
 from tests.benchmarks import restarts
 from tests.benchmarks.restarts import CAUSES, KINDS, Bench, Cause
 from tests.lab import board, kubernetes_1_36
@@ -16,6 +18,7 @@ from tools.engine import docker
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 ENDPOINTS = "/var/lib/kubelet/device-plugins"
+BOOT_UNIT = "tegra-device-plugin-boot"
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +61,26 @@ def test_plugins_pod_serves_when_it_runs_and_the_other_instance_when_it_does_not
     assert restarts.running(cluster) == before
 
 
+def test_no_pod_is_refused_after_a_clean_up_of_dockers_images(bench: Bench) -> None:
+    bench.node.exec("docker", "image", "rm", "--force", plugin.reference())
+    outcome = restarts.observed(bench, CAUSES["power-cut"])
+    assert (outcome.refused, outcome.without_gpu) == ({}, 0)
+
+
+def test_damaged_files_of_docker_refuse_each_pod_once_and_site_yml_mends_them(bench: Bench) -> None:
+    node = bench.node
+    layer = '{{index .GraphDriver.Data "UpperDir"}}'
+    node.exec("sh", "-c", f"rm -rf $(dirname $(docker inspect --format='{layer}' {restarts.PLUGIN}))")
+    outcome = restarts.observed(bench, CAUSES["power-cut"])
+    assert outcome.refused.keys() == set(KINDS)
+    assert outcome.without_gpu == 0
+    assert node.exec("systemctl", "is-active", BOOT_UNIT, check=False).strip() == "failed"
+    options = ("--tags=gpu_device_plugin", f"--limit={node.name}")
+    given = restarts.settings("time-slicing", "containerd")
+    run_playbook(restarts.LAB, "site.yml", *options, given).checked()
+    assert restarts.observed(bench, CAUSES["power-cut"]).refused == {}
+
+
 def test_boot_whose_docker_does_not_start_refuses_each_pod_once(bench: Bench) -> None:
     """So the tests above prove something. The kubelet starts all the same, and controllers make new pods."""
 
@@ -67,5 +90,5 @@ def test_boot_whose_docker_does_not_start_refuses_each_pod_once(bench: Bench) ->
 
     bench.node.exec("sh", "-c", "echo '{' > /etc/docker/daemon.json")
     assert restarts.observed(bench, Cause(boot, restarts.always)).refused.keys() == set(KINDS)
-    for unit in ("docker", "tegra-device-plugin-boot"):
+    for unit in ("docker", BOOT_UNIT):
         assert "failed" in bench.node.exec("systemctl", "is-active", unit, check=False)

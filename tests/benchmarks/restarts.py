@@ -256,10 +256,16 @@ def observed(bench: Bench, cause: Cause) -> Outcome:
     return Outcome(found, ended, without_gpu(bench.node), taken)
 
 
+def settings(sharing: str, engine: str) -> str:
+    """The playbooks' option for such nodes."""
+    config = {"version": "v1"} | ({"sharing": SHARING[sharing][0]} if SHARING[sharing][0] else {})
+    variables = {"k3s_container_runtime": engine, "gpu_device_plugin_config": config}
+    return f"--extra-vars={json.dumps(variables)}"
+
+
 @contextmanager
-def boards_of(engine: str, agents: int, settings: dict[str, Any]) -> Iterator[list[Board]]:
+def boards_of(engine: str, agents: int, variables: str) -> Iterator[list[Board]]:
     """Boards with the engine, whose node takes pods and offers its GPU."""
-    variables = f"--extra-vars={json.dumps(settings)}"
     if engine == "docker":
         with lab.fresh(LAB, [lab.DEFAULT_TYPE] * (1 + agents)) as boards:
             run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", variables).checked()
@@ -293,13 +299,7 @@ def prepared(
 ) -> Iterator[Bench]:
     """A cluster with our plugin or NVIDIA's, and the board with the workloads."""
     config, limits, kinds = SHARING[sharing]
-    settings: dict[str, Any] = {
-        "k3s_container_runtime": engine,
-        "gpu_device_plugin_config": {"version": "v1"},
-    }
-    if config:
-        settings["gpu_device_plugin_config"] |= {"sharing": config}
-    with boards_of(engine, int(agent), settings) as boards:
+    with boards_of(engine, int(agent), settings(sharing, engine)) as boards:
         cluster = Cluster(boards, runtime_class="nvidia" if engine == "containerd" else None)
         bench = Bench(cluster, boards[-1], limits, kinds)
         if nvidia:

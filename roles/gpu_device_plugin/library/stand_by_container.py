@@ -15,8 +15,8 @@ module: stand_by_container
 short_description: A container that starts with Docker
 description:
   - Creates and starts the container, with Docker's restart policy C(always).
-  - A container of another description, or of an image that was built again under the same name, is replaced.
-    The old one is removed only when the new one has been created.
+  - A container of another description, of an image that was built again under the same name, or one that does
+    not run, is replaced. The old one is removed only when the new one has been created.
   - A container that ends within its first seconds is an error. It stays, so that its log can be read.
 options:
   name: {required: true, description: Name of the container.}
@@ -50,6 +50,8 @@ def reason_to_replace(found, wanted):
         return "there is none"
     if (found["Config"].get("Labels") or {}).get(LABEL) != wanted:
         return "its image or its settings have changed"
+    if not found["State"]["Running"] or found["State"].get("Restarting"):
+        return "it did not run"  # its files may be damaged
     return ""
 
 
@@ -109,10 +111,6 @@ def ensure(engine, params, check):
             if found:
                 engine.remove(name)
             engine.run("rename", new, name)
-            engine.start(name)
-    elif not found["State"]["Running"] or found["State"].get("Restarting"):
-        reason = "it did not run"
-        if not check:
             engine.start(name)
     return reason
 
