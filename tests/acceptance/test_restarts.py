@@ -4,6 +4,7 @@
 from collections.abc import Iterator
 
 import pytest
+from tegra_device_plugin.kubelet.boot import CHECKPOINT
 
 from images.arm64 import build as plugin
 from tests import newer_go
@@ -71,6 +72,8 @@ def test_damaged_files_of_docker_refuse_each_pod_once_and_site_yml_mends_them(be
     node = bench.node
     layer = '{{index .GraphDriver.Data "UpperDir"}}'
     node.exec("sh", "-c", f"rm -rf $(dirname $(docker inspect --format='{layer}' {restarts.PLUGIN}))")
+    # The boot before was cut short, when the kubelet had not started.
+    node.exec("sh", "-c", 'cp "$1" "$1.before-boot" && printf "{}" > "$1"', "sh", f"{ENDPOINTS}/{CHECKPOINT}")
     outcome = restarts.observed(bench, CAUSES["power-cut"])
     assert outcome.refused.keys() == set(KINDS)
     assert outcome.without_gpu == 0

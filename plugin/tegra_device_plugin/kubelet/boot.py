@@ -25,6 +25,9 @@ CHECKPOINT = "kubelet_internal_checkpoint"
 # It has no checksum, so every kubelet goes on without it. Without a file, a kubelet would set the node's
 # capacity to 0 until a plugin registers (devicemanager.ShouldResetExtendedResourceCapacity).
 UNREADABLE = "{}"
+# If the plug is pulled again before the instance has registered, the next boot puts this one back first (the
+# unit of role gpu_device_plugin). Without an instance, that boot would start pods without their GPU.
+COPY = f"{CHECKPOINT}.before-boot"
 _LOOK_SECONDS = 0.1  # no event reports a listener
 
 
@@ -53,7 +56,8 @@ def prepare(directory: Path, own: Set[str], seconds: float) -> str:
 
 def _forget_resources(checkpoint: Path, own: Set[str]) -> str:
     try:
-        known = json.loads(checkpoint.read_bytes())["Data"]["RegisteredDevices"] or {}
+        content = checkpoint.read_bytes()
+        known = json.loads(content)["Data"]["RegisteredDevices"] or {}
         others = sorted(known.keys() - own)
     except FileNotFoundError:
         return f"nothing to do: the kubelet has no {checkpoint}"
@@ -64,5 +68,6 @@ def _forget_resources(checkpoint: Path, own: Set[str]) -> str:
             f"nothing done: the kubelet also knows {', '.join(others)}. If it forgot them, pods could start "
             "without these devices. So it may refuse pods with a GPU"
         )
-    replace_file(checkpoint, UNREADABLE, mode=0o600)  # as the kubelet's own
+    replace_file(checkpoint.with_name(COPY), content, mode=0o600)  # as the kubelet's own
+    replace_file(checkpoint, UNREADABLE, mode=0o600)
     return f"the kubelet's {checkpoint.name} is {UNREADABLE} until a plugin registers: no pod is refused"

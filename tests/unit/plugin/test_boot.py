@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.cli import main
-from tegra_device_plugin.kubelet.boot import CHECKPOINT, UNREADABLE
+from tegra_device_plugin.kubelet.boot import CHECKPOINT, COPY, UNREADABLE
 from tegra_device_plugin.kubelet.sockets import KUBELET_SOCKET, READY_SOCKET
 
 
@@ -58,6 +58,8 @@ def test_kubelet_forgets_the_plugins_resources_and_no_others(
     with listening(tmp_path / READY_SOCKET):
         assert before_kubelet(tmp_path, f"--config={settings}") == 0
     assert file.read_text() == (UNREADABLE if says == FORGOTTEN else before)
+    assert (tmp_path / COPY).exists() is (says == FORGOTTEN)
+    assert says != FORGOTTEN or (tmp_path / COPY).read_text() == before
     assert says in capsys.readouterr().out
 
 
