@@ -259,7 +259,11 @@ def observed(bench: Bench, cause: Cause) -> Outcome:
 def settings(sharing: str, engine: str) -> str:
     """The playbooks' option for such nodes."""
     config = {"version": "v1"} | ({"sharing": SHARING[sharing][0]} if SHARING[sharing][0] else {})
-    variables = {"k3s_container_runtime": engine, "gpu_device_plugin_config": config}
+    variables = {
+        "k3s_container_runtime": engine,
+        "gpu_device_plugin_config": config,
+        "nvidia_docker_strict": sharing == "units",
+    }
     return f"--extra-vars={json.dumps(variables)}"
 
 
@@ -272,6 +276,8 @@ def boards_of(engine: str, agents: int, variables: str) -> Iterator[list[Board]]
             yield boards
         return
     with kubernetes_1_36.fresh(LAB, agents=agents) as boards:
+        for one in boards:
+            board.set_toolkit(one, "1.18.0")  # JetPack 6's own ignores strict mode
         run_playbook(LAB, "site.yml", "--tags=gpu_device_plugin", variables).checked()
         yield boards
 
