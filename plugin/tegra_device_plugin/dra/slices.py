@@ -23,7 +23,8 @@ from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.system.waiting import Backoff
 
-# Between two lists, in seconds. The back-off resets after a wait of QUIET_SECONDS without a change.
+# After a failure, and after a change of the slices by another client, in seconds. It resets after
+# QUIET_SECONDS without one. News of the GPU does not wait for it.
 RETRY = Backoff(first=0.25, cap=60.0)
 QUIET_SECONDS = 30.0
 # A watch never ends if the server vanishes without closing it.
@@ -154,7 +155,7 @@ class SlicePublisher:
         self._taints = True
         self._generation = 0
         self._observed = asyncio.Event()
-        self._wake = asyncio.Event()
+        self._news = asyncio.Event()
         self._problem_log = ProblemLog()
 
     def publish(self, gpu: Gpu | None) -> None:
@@ -162,27 +163,31 @@ class SlicePublisher:
         before, self._gpu = self._devices, gpu
         self._devices = gpu_devices.published(gpu, self._dra, taints=self._taints) if gpu else None
         if self._devices != before:
-            self._wake.set()
+            self._news.set()
         self._observed.set()
 
     async def run(self, server: Server) -> None:
         await self._observed.wait()
         retry, clock = RETRY, asyncio.get_running_loop().time
+        last = clock()
         while True:
-            started = clock()
-            self._wake.clear()
+            self._news.clear()
             try:
-                await self._reconcile(server)
+                disturbed = await self._reconcile(server)
             except OSError as error:
                 self._note_failure(error)
-            if clock() - started > QUIET_SECONDS:
-                retry = retry.reset()
-            else:
-                await asyncio.sleep(retry.seconds)
-                retry = retry.longer()
+                disturbed = True
+            if disturbed:
+                if clock() - last > QUIET_SECONDS:
+                    retry = retry.reset()
+                await waiting.happens(self._news, retry.seconds)
+                retry, last = retry.longer(), clock()
 
-    async def _reconcile(self, server: Server) -> None:
-        """List, then write the difference, or wait for a change. Raises OSError."""
+    async def _reconcile(self, server: Server) -> bool:
+        """List, then write the difference, or wait for a change. Raises OSError.
+
+        True: another client has changed the slices.
+        """
         found, version = await server.slices()
         self._generation = max((self._generation, *map(generation_of, found)))
         devices = self._devices
@@ -191,18 +196,20 @@ class SlicePublisher:
             found.remove(next_step.old)
         if next_step:
             await self._write(server, next_step, devices or [], found)
-            return
+            return False
         self.published, self.why_not = devices is not None, "there is no GPU"
         self._problem_log.resolved("the ResourceSlice is published again")
         watching = asyncio.ensure_future(server.changed(version))
-        watching.add_done_callback(lambda _: self._wake.set())
+        news = asyncio.ensure_future(self._news.wait())
         try:
-            await waiting.happens(self._wake, RESYNC_SECONDS)
+            await asyncio.wait((watching, news), timeout=RESYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
                 watching.result()
+            return watching.done()
         finally:
+            news.cancel()
             watching.cancel()
-            await asyncio.wait((watching,))
+            await asyncio.wait((watching, news))
 
     async def _write(
         self, server: Server, next_step: Create | Update, devices: list[dict[str, Any]], found: list[Object]

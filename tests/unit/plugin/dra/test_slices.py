@@ -1,14 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what the server has to the one next write."""
 
+import asyncio
 import copy
-from typing import Any
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import slices
-from tegra_device_plugin.dra.slices import Delete, Update
+from tegra_device_plugin.dra.api_server import Server
+from tegra_device_plugin.dra.slices import Delete, SlicePublisher, Update, Written
 
-from tests.unit.plugin.dra.objects import NODE
+from tests.conformance.awaited import eventually
+from tests.unit.plugin.dra.objects import HEALTHY, NODE, SICK, gpu
 
 Object = dict[str, Any]
 
@@ -75,3 +81,66 @@ def test_a_slice_of_another_pool_goes_first() -> None:
 def test_without_a_gpu_nothing_stays() -> None:
     assert isinstance(slices.step([there([DEVICE])], None, NODE, 0), Delete)
     assert slices.step([], None, NODE, 0) is None
+
+
+class Memory:
+    """SIMULATED: an API server that keeps slices; nobody else changes them, or all fails."""
+
+    node = NODE
+
+    def __init__(self) -> None:
+        self.slices_: list[Object] = []
+        self.down = False
+
+    async def node_uid(self) -> str:
+        return "node-uid"
+
+    async def slices(self) -> tuple[list[Object], str]:
+        if self.down:
+            raise ConnectionRefusedError
+        return copy.deepcopy(self.slices_), "1"
+
+    async def changed(self, _version: str) -> None:
+        await asyncio.Event().wait()
+
+    async def create(self, slice_: Object, *, dry_run: bool = False) -> Object:
+        if not dry_run:
+            self.slices_ = [copy.deepcopy(slice_) | {"metadata": {"name": "s"}}]
+        return slice_
+
+    async def replace(self, slice_: Object) -> Object:
+        self.slices_ = [copy.deepcopy(slice_)]
+        return slice_
+
+    @property
+    def tainted(self) -> bool:
+        return "taints" in self.slices_[0]["spec"]["devices"][0]
+
+
+async def test_news_of_the_gpu_does_not_wait_for_what_came_before(tmp_path: Path) -> None:
+    """Neither for earlier news nor for failures: a dead GPU is tainted in any case."""
+    well, server = gpu(tmp_path), Memory()
+    sick = replace(well, health=SICK)
+    written = Written()
+    publisher = SlicePublisher(Dra(), written)
+    publisher.publish(well)
+    task = asyncio.ensure_future(publisher.run(cast("Server", server)))
+    await eventually(lambda: publisher.published)
+    try:
+        async with asyncio.timeout(10):
+            for _ in range(20):
+                publisher.publish(sick)
+                await eventually(lambda: server.tainted)
+                publisher.publish(replace(well, health=HEALTHY))
+                await eventually(lambda: not server.tainted)
+            server.down = True
+            for one in (sick, well) * 10:
+                written.failures = 0
+                publisher.publish(one)
+                await eventually(lambda: written.failures)
+            server.down = False
+            publisher.publish(sick)
+            await eventually(lambda: server.tainted)
+    finally:
+        task.cancel()
+        await asyncio.wait((task,))
