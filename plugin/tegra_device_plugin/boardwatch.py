@@ -66,6 +66,11 @@ class Assessment:
         self._gpu = Hysteresis()
         self._memory = Hysteresis()
 
+    def reconsider(self) -> None:
+        """Other things than before are checked: the next observation of them decides."""
+        self._gpu.reconsider()
+        self._memory.reconsider()
+
     @property
     def settled(self) -> bool:
         """True if the last observation agrees with the earlier observations."""
@@ -126,8 +131,9 @@ class BoardWatch(Generic[S]):
 
     def use(self, settings: S) -> None:
         """Observe the board now, and publish by other settings from then on."""
-        self._settings = settings
-        self._assessment = Assessment()  # with other prerequisites, the next observation decides alone
+        before, self._settings = self._settings, settings
+        if _checked(settings) != _checked(before):
+            self._assessment.reconsider()
         self._wake.set()
 
     async def run(self) -> None:
@@ -198,6 +204,14 @@ class BoardWatch(Generic[S]):
             gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search)),
             memory=_first_problem(_memory_prerequisites(settings, found)),
         )
+
+
+def _checked(settings: PluginSettings | DraSettings) -> tuple[object, ...]:
+    """Give the settings that decide which prerequisites there are, below."""
+    return (
+        *(settings.host_root, settings.cdi, settings.cdi_version),
+        *(settings.configured_memory, settings.gpu_limit_dir, settings.gpu_limit_library),
+    )
 
 
 def _gpu_prerequisites(

@@ -97,20 +97,27 @@ class Hysteresis:
 
     It takes `bad` observations in a row to become unhealthy and `good` to become healthy again. The first
     observation decides alone, and so does the first good one: a board that boots switches its GPU on, and the
-    kubelet soon admits pods. UNKNOWN needs `bad` in a row as well to replace another reason, because a failed
-    observation proves nothing.
+    kubelet soon admits pods. After `reconsider`, the next one that is not UNKNOWN decides alone.
+
+    UNKNOWN needs `bad` in a row as well to replace another reason, because a failed observation proves
+    nothing.
     """
 
     def __init__(self, bad: int = 2, good: int = 3) -> None:
         self._needed = {False: bad, True: good}
         self._current: Health | None = None
         self._was_healthy = False
+        self._decides_alone = True
         self._towards, self._against = False, 0
 
     @property
     def settled(self) -> bool:
         """False while observations contradict the health: observe again after RECHECK_SECONDS."""
         return self._against == 0
+
+    def reconsider(self) -> None:
+        """Health now depends on other things than it did."""
+        self._decides_alone = True
 
     def observe(self, new: Health) -> Health:
         """Add an observation; UNKNOWN stands for an observation that failed or timed out."""
@@ -120,8 +127,10 @@ class Hysteresis:
             self._towards, self._against = new.healthy, 0
         self._against += not agrees
         first_good = new.healthy and not self._was_healthy
-        if current is None or agrees or first_good or self._against >= self._needed[new.healthy]:
+        alone = first_good or (self._decides_alone and new != UNKNOWN)
+        if current is None or alone or agrees or self._against >= self._needed[new.healthy]:
             self._current, self._against = new, 0
+            self._decides_alone &= new == UNKNOWN
             self._was_healthy |= new.healthy
             return new
         return current

@@ -187,6 +187,32 @@ async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> No
     running.cancel()
 
 
+async def test_other_settings_do_not_make_one_failed_look_count(
+    orin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither settings that are read again, nor new ones with other things to check."""
+    boards.write_run(orin)
+    watched = Watched(orin)
+    assert await watched.observe() == "1 ok"
+    for settings in (
+        PluginSettings(host_root=orin),
+        PluginSettings(host_root=orin, device_list_strategy=BY_CDI),
+    ):
+        watched.watch.use(settings)
+        with monkeypatch.context() as patch:
+            patch.setattr(health, "sample", unreadable)
+            assert await watched.observe() == "1 ok"
+        assert await watched.observe() == "1 ok"
+
+
+async def test_new_settings_whose_prerequisites_fail_count_at_the_first_look(orin: Path) -> None:
+    watched = Watched(orin)
+    assert await watched.observe() == "1 ok"
+    (orin / "etc/nvidia-container-runtime").rename(orin / "away")
+    watched.watch.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    assert await watched.observe() == "1 cdi-missing"
+
+
 async def test_a_cdi_spec_that_is_removed_comes_back_at_the_next_observation(orin: Path) -> None:
     boards.write_run(orin)
     spec = orin / "run/cdi/tegra-device-plugin.json"
