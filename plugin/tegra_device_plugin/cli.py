@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 
 from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
@@ -63,7 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         expected, unexpected = failures.split(OSError)
         if unexpected or not expected:
             raise
-        for failure in _leaves(expected):
+        from tegra_device_plugin.system.log import leaves  # noqa: PLC0415 - only now
+
+        for failure in leaves(expected):
             complain(str(failure))
         return EXIT_FAILED
 
@@ -76,15 +78,6 @@ def find_command(name: str) -> Command:
 def _without_tls() -> None:
     """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client needs."""
     sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: an import of it fails
-
-
-def _leaves(error: Exception) -> Iterator[Exception]:
-    """Yield the exceptions of nested groups."""
-    if isinstance(error, ExceptionGroup):
-        for one in error.exceptions:
-            yield from _leaves(one)
-    else:
-        yield error
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -83,7 +83,7 @@ class DevicePlugin(Service[PluginSettings]):
         now = self._settings
         places = (now.host_root, now.device_plugin_dir, now.metrics_address)
         if places != (before.host_root, before.device_plugin_dir, before.metrics_address):
-            self._restart()
+            self._restart(before)
             return
         unchanged = self._settings == before
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")

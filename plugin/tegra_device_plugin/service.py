@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import signal
 import socket
@@ -17,6 +18,8 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
 T = TypeVar("T")
 
+# From a start with new settings: an error that comes so soon is theirs.
+BLAMED_SECONDS = 5.0
 CHECK_SECONDS = 10.0  # where no event reports changes
 SETTLE_SECONDS = 0.1  # editors and copies write in several steps
 
@@ -82,19 +85,32 @@ class Service(Generic[S]):
         """Read the settings. Raises ConfigError."""
         self._configuration = configuration
         self._settings = configuration.read()
+        self._fallback: S | None = None
         self._stop = asyncio.Event()
         self._ended = False
         log.configure(self._settings.log_format, self._settings.log_level)
 
     async def run(self) -> None:
-        """Run until SIGTERM or SIGINT. Raises what a start fails with, and the errors of parts in a group."""
+        """Run until SIGTERM or SIGINT. Raises what a start fails with, and the errors of parts in a group.
+
+        Not at a start with new settings: then it goes on with the old ones.
+        """
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._end)
         loop.add_signal_handler(signal.SIGHUP, self._configuration.request_reload)
         while not self._ended:
             self._stop.clear()
-            await self._run_once()
+            begin = loop.time()
+            try:
+                await self._run_once()
+            except* OSError as errors:
+                before, self._fallback = self._fallback, None
+                if before is None or loop.time() - begin > BLAMED_SECONDS:
+                    raise
+                self._settings = before
+                log.configure(before.log_format, before.log_level)
+                self._reject(ConfigError(*map(str, log.leaves(errors))))
 
     async def _run_once(self) -> None:
         raise NotImplementedError
@@ -127,10 +143,11 @@ class Service(Generic[S]):
 
     def _apply(self, before: S) -> None:
         if self._settings != before:
-            self._restart()
+            self._restart(before)
 
-    def _restart(self) -> None:
+    def _restart(self, before: S) -> None:
         logger.info("configuration changed: restarting")
+        self._fallback = before
         self._stop.set()
 
     def _end(self) -> None:
@@ -140,7 +157,7 @@ class Service(Generic[S]):
 
 async def _check_free(address: tuple[str, int] | None, own: tuple[str, int] | None) -> None:
     """Raise ConfigError if this process cannot listen at `address`; `own` is its present address."""
-    if address is None or (own and address[1] == own[1]):
+    if address is None or address == own:
         return
     host, port = address
     try:
@@ -151,4 +168,6 @@ async def _check_free(address: tuple[str, int] | None, own: tuple[str, int] | No
             with socket.create_server(place[:2], family=family, backlog=1):
                 pass
     except OSError as error:
+        if error.errno == errno.EADDRINUSE and own and port == own[1]:
+            return  # perhaps by this process itself, which listens no longer then
         raise ConfigError(f"metricsAddress {host}:{port}: {error.strerror}: choose a free address") from error

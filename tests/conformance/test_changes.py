@@ -5,14 +5,16 @@ import asyncio
 import shutil
 import signal
 import socket
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.kubelet.driver_conflict import dra_socket
 
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet, dial, watch
-from tests.conformance.plugin import free_address, page, save
+from tests.conformance.plugin import EVENT_DRIVEN_COMMAND, free_address, page, running, save
 
 pytestmark = pytest.mark.parametrize(
     "generation", ["1.26"]
@@ -108,6 +110,45 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         save(file, flags.format(f"metricsAddress: '{address}'"))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 5, "resource after a restart")
         assert "tegra_device_plugin_info" in await asyncio.to_thread(page, address)
+
+
+@pytest.mark.parametrize(
+    ("flag", "says"),
+    [
+        ("metricsAddress: '192.0.2.1:{port}'", "Cannot assign requested address"),
+        ("metricsAddress: 'x..y:{port}'", "x..y is no address and no host's name"),
+        ("devicePluginDir: '{long}'", "too long for the sockets in it"),
+        ("devicePluginDir: '{dra}/device-plugins'", "the DRA driver serves this board"),
+    ],
+)
+async def test_new_settings_that_no_start_could_use_end_nothing(
+    kubelet: FakeKubelet, directory: Path, tmp_path: Path, flag: str, says: str
+) -> None:
+    """The running plugin goes on with the old ones, at the same port."""
+    file, address = tmp_path / "config.yaml", free_address()
+    port = address.rpartition(":")[2]
+    command = EVENT_DRIVEN_COMMAND.replace("--device-plugin-dir={dir}", "")
+    old = {"metricsAddress": f"'{address}'", "devicePluginDir": f"'{directory}'"}
+    dra, long = directory.parent / "k", directory.parent / ("x" * 100)
+    for one in (dra / "device-plugins", dra_socket(dra).parent, long):
+        one.mkdir(parents=True)
+    key, value = flag.format(port=port, long=long, dra=dra).split(": ", 1)
+
+    def write(flags: dict[str, str]) -> None:
+        text = ", ".join(f"{name}: {one}" for name, one in flags.items())
+        save(file, f"version: v1\nflags: {{plugin: {{{text}}}}}\n")
+
+    write(old)
+    with closing(socket.socket(socket.AF_UNIX)) as driver:
+        driver.bind(str(dra_socket(dra)))
+        driver.listen()
+        async with running(command, tmp_path / "host", directory, f"--config={file}") as plugin:
+            await kubelet.until_allocatable()
+            write(old | {key: value})
+            await plugin.says(says)
+            await plugin.says("the old configuration stays in force")
+            await kubelet.until_allocatable()
+            assert "tegra_device_plugin_info" in await asyncio.to_thread(page, address)
 
 
 async def test_a_config_map_is_swapped(kubelet: FakeKubelet, start: Start, tmp_path: Path) -> None:

@@ -40,6 +40,8 @@ MAX_REPLICAS = 1024
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 
 _LAST_PORT = 65535
+# Of an IP address, or a name in labels of up to 63 characters (RFC 1035).
+_HOST = r"[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(%[-\w.]+)?|[-\w]{1,63}(\.[-\w]{1,63})*\.?"
 # As YAML 1.1 has them.
 _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -160,7 +162,10 @@ def _address(text: str) -> tuple[str, int] | None:
     host, colon, port = text.rpartition(":")
     if not colon or not re.fullmatch("[0-9]{1,5}", port) or int(port) > _LAST_PORT:
         raise ValueError("HOST:PORT is needed, such as :9400 or 127.0.0.1:9400")
-    return host.strip("[]"), int(port)
+    host = host.strip("[]")
+    if host and not re.fullmatch(_HOST, host, re.ASCII):
+        raise ValueError(f"{host} is no address and no host's name")
+    return host, int(port)
 
 
 def _one_of(*allowed: str) -> Callable[[str], str]:

@@ -5,6 +5,7 @@ import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Iterator
 
 from tegra_device_plugin.system.hosttree import is_own_shortage
 
@@ -93,3 +94,12 @@ class ProblemLog:
         if self._logged is not None:
             logger.info("%s", text)
             self._logged = None
+
+
+def leaves(error: Exception) -> Iterator[Exception]:
+    """Yield the exceptions of nested groups."""
+    if isinstance(error, ExceptionGroup):
+        for one in error.exceptions:
+            yield from leaves(one)
+    else:
+        yield error

@@ -235,6 +235,17 @@ def test_every_option_is_a_flag_a_variable_and_a_key(option: Option, tmp_path: P
         assert read(tmp_path, json.dumps({"flags": {"plugin": {option.key: text.split(",")}}})) == chosen
 
 
+@pytest.mark.parametrize("host", ["x..y", ".x", "x" * 64, "a b", "a\0b", "\u00fc", "fe80::1%", "x:y"])
+def test_host_that_the_resolver_would_fail_on_is_refused(host: str) -> None:
+    with pytest.raises(ConfigError, match="is no address and no host's name"):
+        load_plugin(None, {}, {"metrics_address": f"{host}:9400"})
+
+
+@pytest.mark.parametrize("host", ["", "x", "x.y.", "192.0.2.1", "::", "fe80::1%eth0.1", "::ffff:192.0.2.1"])
+def test_host_is_an_address_or_a_name(host: str) -> None:
+    assert load_plugin(None, {}, {"metrics_address": f"{host}:9400"}).metrics_address == (host, 9400)
+
+
 @pytest.mark.parametrize(
     "address", ["9400", "host", "host:", ":x", ":-1", ":65536", ":99999", ":1e3", ":9400 ", ":\u0661"]
 )
