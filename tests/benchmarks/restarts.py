@@ -35,7 +35,7 @@ SHARING: dict[str, tuple[dict[str, Any], dict[str, int], Sequence[str]]] = {
         {"nvidia.com/gpu": 1},
         KINDS,
     ),
-    "units": ({"units": {"memoryTotal": "4Gi"}}, {"jetson-k3s.github.io/gpu-memory": 1024}, KINDS),
+    "units": ({"units": {"memoryTotal": "4Gi"}}, {"jetson-k3s.github.io/gpu-memory": 4}, KINDS),
     "exclusive": ({}, {"nvidia.com/gpu": 1}, KINDS[:1]),
 }
 RUN_SECONDS = 300
