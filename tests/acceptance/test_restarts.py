@@ -71,7 +71,7 @@ def test_no_pod_is_refused_after_a_clean_up_of_dockers_images(bench: Bench) -> N
 def test_damaged_files_of_docker_refuse_each_pod_once_and_site_yml_mends_them(bench: Bench) -> None:
     node = bench.node
     layer = '{{index .GraphDriver.Data "UpperDir"}}'
-    node.exec("sh", "-c", f"rm -rf $(dirname $(docker inspect --format='{layer}' {restarts.PLUGIN}))")
+    node.exec("sh", "-c", f"rm -rf $(docker inspect --format='{layer}' {restarts.PLUGIN})")
     # The boot before was cut short, when the kubelet had not started.
     node.exec("sh", "-c", 'cp "$1" "$1.before-boot" && printf "{}" > "$1"', "sh", f"{ENDPOINTS}/{CHECKPOINT}")
     outcome = restarts.observed(bench, CAUSES["power-cut"])
