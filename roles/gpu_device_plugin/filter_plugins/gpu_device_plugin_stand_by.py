@@ -22,8 +22,8 @@ CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
 # Kubernetes' suffixes of bytes; Docker's own k, m and g mean the same.
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
 # Ten times the weight of K3s (Docker's default is 1024). It takes a few milliseconds, but without delay: from
-# the start of the kubelet's device manager until the kubelet admits pods it has 0.3 s, and a boot keeps all
-# cores busy. The pod's request (10m) would be a hundredth of the weight of K3s.
+# the start of the kubelet's device manager until the first container starts it has a second, and a boot keeps
+# all cores busy. The pod's request (10m) would be a hundredth of the weight of K3s.
 CPU_SHARES = 10 * 1024
 
 # What is read below, and what is Kubernetes' own business.
