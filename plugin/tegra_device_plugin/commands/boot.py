@@ -31,8 +31,8 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _main(options: argparse.Namespace) -> int:
     flags = {option.field: getattr(options, option.field) for option in PLUGIN_OPTIONS}
     settings = load_plugin(config_file(options), os.environ, flags)
-    own = {resource.name for resource in make_resources(settings, (), HEALTHY)}
-    say(boot.prepare(settings.device_plugin_dir, own, options.wait))
+    resources = make_resources(settings, (), HEALTHY)
+    say(boot.prepare(settings.device_plugin_dir, resources, options.wait))
     return EXIT_OK
 
 

@@ -9,16 +9,20 @@ A resource that the kubelet does not know is no reason to refuse a pod. Its devi
 container starts (devicemanager.GetDeviceRunContainerOptions), a second later. If no plugin has registered by
 then, the container starts without a GPU, and nobody says so. So the kubelet forgets its resources only where
 an instance is ready to serve.
+
+With units it forgets nothing. Before a container starts it calls PreStartContainer for the devices, and fails
+for ever where none are allocated yet (devicemanager.callPreStartContainerIfNeeded).
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 
 from tegra_device_plugin.kubelet import sockets
+from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.system.atomicfile import replace_file
 
 CHECKPOINT = "kubelet_internal_checkpoint"
@@ -35,10 +39,10 @@ class NotReadyError(OSError):
     """No instance is ready to serve the kubelet."""
 
 
-def prepare(directory: Path, own: Set[str], seconds: float) -> str:
+def prepare(directory: Path, resources: Sequence[Resource], seconds: float) -> str:
     """Let the next kubelet of this directory of device plugins admit pods before a plugin has registered.
 
-    `own`: names of the plugin's resources. Waits up to `seconds` for an instance. Says what was done. Raises
+    `resources` are the plugin's. Waits up to `seconds` for an instance. Says what was done. Raises
     NotReadyError without an instance, OSError if the checkpoint cannot be written.
     """
     deadline = time.monotonic() + seconds
@@ -51,7 +55,12 @@ def prepare(directory: Path, own: Set[str], seconds: float) -> str:
                 "pods with a GPU. The log of the instance that stands by says why"
             )
         time.sleep(_LOOK_SECONDS)
-    return _forget_resources(directory / CHECKPOINT, own)
+    if any(resource.registration.pre_start for resource in resources):
+        return (
+            "nothing done: with units a kubelet that has forgotten a container's devices cannot start it. So "
+            "it may refuse pods with a GPU"
+        )
+    return _forget_resources(directory / CHECKPOINT, {resource.name for resource in resources})
 
 
 def _forget_resources(checkpoint: Path, own: Set[str]) -> str:

@@ -30,6 +30,7 @@ def before_kubelet(directory: Path, *more: str) -> int:
     return main(["before-kubelet", f"--device-plugin-dir={directory}", "--wait=0.2", *more])
 
 
+RENAMED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
 UNITS = "sharing: {units: {memoryTotal: 4Gi}}"
 MEMORY = "jetson-k3s.github.io/gpu-memory"
 OTHER = "smarter-devices/video0"
@@ -40,10 +41,11 @@ FORGOTTEN = "no pod is refused"
     ("config", "before", "says"),
     [
         ("", checkpoint("nvidia.com/gpu"), FORGOTTEN),
-        (UNITS, checkpoint(MEMORY), FORGOTTEN),
+        (RENAMED, checkpoint("nvidia.com/gpu.shared"), FORGOTTEN),
         ("", checkpoint(), FORGOTTEN),
         ("", checkpoint("nvidia.com/gpu", OTHER), f"the kubelet also knows {OTHER}"),
-        (UNITS, checkpoint("nvidia.com/gpu"), "the kubelet also knows nvidia.com/gpu"),
+        (RENAMED, checkpoint("nvidia.com/gpu"), "the kubelet also knows nvidia.com/gpu"),
+        (UNITS, checkpoint(MEMORY), "with units a kubelet that has forgotten"),
         ("", UNREADABLE, "no kubelet can read"),
         ("", '{"Data": ', "no kubelet can read"),
         ("", "", "no kubelet can read"),
