@@ -31,6 +31,14 @@ def bench() -> Iterator[Bench]:
         yield ready
 
 
+def pull_the_plug_of_an_unfit_board(bench: Bench) -> None:
+    docker("kill", bench.node.container)
+    docker("start", bench.node.container)  # not all of its units come up
+
+
+UNFIT_BOOT = Cause(pull_the_plug_of_an_unfit_board, restarts.always)
+
+
 def stand_by_serves(node: Board) -> bool:
     return "tegra-gpu--stand-by-" in node.exec("ls", ENDPOINTS)
 
@@ -74,7 +82,7 @@ def test_damaged_files_of_docker_refuse_each_pod_once_and_site_yml_mends_them(be
     node.exec("sh", "-c", f"rm -rf $(docker inspect --format='{layer}' {restarts.PLUGIN})")
     # The boot before was cut short, when the kubelet had not started.
     node.exec("sh", "-c", 'cp "$1" "$1.before-boot" && printf "{}" > "$1"', "sh", f"{ENDPOINTS}/{CHECKPOINT}")
-    outcome = restarts.observed(bench, CAUSES["power-cut"])
+    outcome = restarts.observed(bench, UNFIT_BOOT)
     assert outcome.refused.keys() == set(KINDS)
     assert outcome.without_gpu == 0
     assert node.exec("systemctl", "is-active", BOOT_UNIT, check=False).strip() == "failed"
@@ -86,12 +94,7 @@ def test_damaged_files_of_docker_refuse_each_pod_once_and_site_yml_mends_them(be
 
 def test_boot_whose_docker_does_not_start_refuses_each_pod_once(bench: Bench) -> None:
     """So the tests above prove something. The kubelet starts all the same, and controllers make new pods."""
-
-    def boot(bench: Bench) -> None:
-        docker("kill", bench.node.container)
-        docker("start", bench.node.container)  # not all of its units come up
-
     bench.node.exec("sh", "-c", "echo '{' > /etc/docker/daemon.json")
-    assert restarts.observed(bench, Cause(boot, restarts.always)).refused.keys() == set(KINDS)
+    assert restarts.observed(bench, UNFIT_BOOT).refused.keys() == set(KINDS)
     for unit in ("docker", BOOT_UNIT):
         assert "failed" in bench.node.exec("systemctl", "is-active", unit, check=False)
