@@ -121,6 +121,7 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         ("devicePluginDir: '{dra}/device-plugins'", "the DRA driver serves this board"),
     ],
 )
+@pytest.mark.usefixtures("board")
 async def test_new_settings_that_no_start_could_use_end_nothing(
     kubelet: FakeKubelet, directory: Path, tmp_path: Path, flag: str, says: str
 ) -> None:

@@ -154,6 +154,7 @@ class SlicePublisher:
         self._gpu: Gpu | None = None
         self._taints = True
         self._generation = 0
+        self._last_written: list[dict[str, Any]] | None = None
         self._observed = asyncio.Event()
         self._news = asyncio.Event()
         self._problem_log = ProblemLog()
@@ -195,8 +196,9 @@ class SlicePublisher:
             await self._delete(server, next_step.old, next_step.reason)
             found.remove(next_step.old)
         if next_step:
+            known, self._last_written = self._last_written, devices
             await self._write(server, next_step, devices or [], found)
-            return False
+            return known == devices
         self.published, self.why_not = devices is not None, "there is no GPU"
         self._problem_log.resolved("the ResourceSlice is published again")
         watching = asyncio.ensure_future(server.changed(version))
