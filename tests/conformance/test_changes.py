@@ -13,7 +13,7 @@ from tegra_device_plugin.kubelet.driver_conflict import dra_socket
 
 from tests import boards
 from tests.conformance.conftest import BOARD, Start
-from tests.conformance.fake_kubelet import FakeKubelet, dial, watch
+from tests.conformance.fake_kubelet import FakeKubelet, dial, refusing_socket, watch
 from tests.conformance.plugin import EVENT_DRIVEN_COMMAND, free_address, page, running, save
 
 pytestmark = pytest.mark.parametrize(
@@ -140,8 +140,7 @@ async def test_new_settings_that_no_start_could_use_end_nothing(
         save(file, f"version: v1\nflags: {{plugin: {{{text}}}}}\n")
 
     write(old)
-    with closing(socket.socket(socket.AF_UNIX)) as driver:
-        driver.bind(str(dra_socket(dra)))
+    with closing(refusing_socket(dra_socket(dra))) as driver:
         driver.listen()
         async with running(command, tmp_path / "host", directory, f"--config={file}") as plugin:
             await kubelet.until_allocatable()

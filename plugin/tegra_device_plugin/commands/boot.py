@@ -7,7 +7,15 @@ import argparse
 import os
 
 from tegra_device_plugin.board.health import HEALTHY
-from tegra_device_plugin.commands.common import EXIT_OK, Command, add_config, add_options, config_file, say
+from tegra_device_plugin.commands.common import (
+    EXIT_OK,
+    Command,
+    add_config,
+    add_options,
+    config_file,
+    flags,
+    say,
+)
 from tegra_device_plugin.config.settings import PLUGIN_OPTIONS, load_plugin
 from tegra_device_plugin.kubelet import boot
 from tegra_device_plugin.sharing.resources import make_resources
@@ -29,8 +37,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _main(options: argparse.Namespace) -> int:
-    flags = {option.field: getattr(options, option.field) for option in PLUGIN_OPTIONS}
-    settings = load_plugin(config_file(options), os.environ, flags)
+    settings = load_plugin(config_file(options), os.environ, flags(options, PLUGIN_OPTIONS))
     resources = make_resources(settings, (), HEALTHY)
     say(boot.prepare(settings.device_plugin_dir, resources, options.wait))
     return EXIT_OK

@@ -45,6 +45,11 @@ def config_file(options: argparse.Namespace) -> Path | None:
     return named or (Path(variable) if variable else None)
 
 
+def flags(options: argparse.Namespace, known: Sequence[Option]) -> Flags:
+    """Give the settings that the command line has, None for each that it has not."""
+    return {option.field: getattr(options, option.field) for option in known}
+
+
 def configuration(
     options: argparse.Namespace,
     known: Sequence[Option],
@@ -54,8 +59,8 @@ def configuration(
     from tegra_device_plugin.service import ConfigWatch  # noqa: PLC0415 - only services watch
 
     file = config_file(options)
-    flags = {option.field: getattr(options, option.field) for option in known}
-    return ConfigWatch(file, lambda: load(file, os.environ, flags))
+    given = flags(options, known)
+    return ConfigWatch(file, lambda: load(file, os.environ, given))
 
 
 def counted(counts: Mapping[str, int]) -> str:

@@ -2,7 +2,6 @@
 """`before-kubelet`: what becomes of the kubelet's checkpoint."""
 
 import json
-import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -12,11 +11,12 @@ from tegra_device_plugin.cli import main
 from tegra_device_plugin.kubelet.boot import CHECKPOINT, COPY, UNREADABLE
 from tegra_device_plugin.kubelet.sockets import KUBELET_SOCKET, READY_SOCKET
 
+from tests.conformance.fake_kubelet import refusing_socket
+
 
 @contextmanager
 def listening(path: Path) -> Iterator[None]:
-    with closing(socket.socket(socket.AF_UNIX)) as listener:
-        listener.bind(str(path))
+    with closing(refusing_socket(path)) as listener:
         listener.listen()
         yield
 
