@@ -4,7 +4,6 @@
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
-JTOP ?=
 BUNDLE ?= $(CURDIR)/bundle
 K3S ?=
 LAB_K3S ?=
@@ -72,9 +71,9 @@ acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=arm64 tests
 
-image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm] [JTOP=1]
+image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm]
 	$(call say,"plugin image for arm64 and amd64")
-	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE)) $(if $(JTOP),--jtop)
+	$(PYTHON) -m images.arm64.build --output dist $(if $(BASE),--base $(BASE))
 
 dist/tegra-device-plugin-arm64.tar.gz:
 	$(MAKE) image

@@ -32,9 +32,9 @@ class Revision:
     moment: int
 
 
-def reference(*, jtop: bool = False) -> str:
+def reference() -> str:
     """Return the image's name and tag."""
-    return f"{NAME}:{version.current()}{'-jtop' if jtop else ''}"
+    return f"{NAME}:{version.current()}"
 
 
 def sources() -> list[Path]:
@@ -61,52 +61,51 @@ def revision() -> Revision:
     return Revision(commit, int(moment or committed))
 
 
-def build(arch: str, out: Path, base: str | None = None, *, jtop: bool = False) -> Path:
+def build(arch: str, out: Path, base: str | None = None) -> Path:
     """Build the image for `arch` (`arm64` or `amd64`) and write its archive for `docker load` to `out`.
 
     Unchanged sources are built once, see tools/cache.py. `base` is an image that has Python 3.11 and
     libstdc++; without it one is made of Debian packages, or pulled where mmdebstrap cannot be had. Raises
     ToolError when builder, pip or base fail.
     """
-    place(_built(arch, base, jtop=jtop) / "image.tar.gz", out)
+    place(_built(arch, base) / "image.tar.gz", out)
     return out
 
 
-def build_all(directory: Path, base: str | None = None, *, jtop: bool = False) -> Path:
+def build_all(directory: Path, base: str | None = None) -> Path:
     """Build for every architecture; write all files into a directory; return the OCI archive."""
-    name = NAME + ("-jtop" if jtop else "")
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         images = []
         for arch in ARCHITECTURES:
-            built = _built(arch, base, jtop=jtop)
-            docker = directory / f"{name}-{arch}.tar.gz"
+            built = _built(arch, base)
+            docker = directory / f"{NAME}-{arch}.tar.gz"
             place(built / "image.tar.gz", docker)
-            place(built / "sbom.spdx.json", directory / f"{name}-{arch}.spdx.json")
+            place(built / "sbom.spdx.json", directory / f"{NAME}-{arch}.spdx.json")
             image = pack.read_docker_archive(docker, Path(scratch, f"{arch}.tar"))
             say(
                 f"{arch}: image id {image.digest}, {docker.stat().st_size / 1e6:.1f} MB packed, "
                 f"{image.layer.stat().st_size / 1e6:.1f} MB unpacked: docker load --input {docker}"
             )
             images.append(image)
-        archive = directory / f"{name}.oci.tar"
-        digest = pack.write_oci_archive(archive, images, reference(jtop=jtop))
+        archive = directory / f"{NAME}.oci.tar"
+        digest = pack.write_oci_archive(archive, images, reference())
     say(f"{', '.join(ARCHITECTURES)}: index {digest}, {archive.stat().st_size / 1e6:.1f} MB: {archive}")
     return archive
 
 
-def _built(arch: str, base: str | None, *, jtop: bool) -> Path:
+def _built(arch: str, base: str | None) -> Path:
     """Return the cached directory with `image.tar.gz` and `sbom.spdx.json`."""
     base = base or (None if can_unpack() else PULLED_BASE)
     made = revision()
-    recipe = hashlib.sha256(f"{arch} {base} {jtop} {made} {gpu_limit.entry(arch)}".encode())
+    recipe = hashlib.sha256(f"{arch} {base} {made} {gpu_limit.entry(arch)}".encode())
     for path in sources():
         recipe.update(f"{path.relative_to(CHECKOUT)}\0".encode() + path.read_bytes())
-    entry = f"images/{NAME}{'-jtop' if jtop else ''}-{arch}-{recipe.hexdigest()[:12]}"
-    return cached(entry, lambda out: _build(arch, base, made, out, jtop=jtop))
+    entry = f"images/{NAME}-{arch}-{recipe.hexdigest()[:12]}"
+    return cached(entry, lambda out: _build(arch, base, made, out))
 
 
-def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool) -> None:
+def _build(arch: str, base: str | None, made: Revision, out: Path) -> None:
     tool = builder.find()
     machine = builder.machine_arch()
     target_base = base or tool.debian_base(arch)
@@ -124,17 +123,17 @@ def _build(arch: str, base: str | None, made: Revision, out: Path, *, jtop: bool
     out.mkdir()
     with (
         tempfile.TemporaryDirectory(dir=out.parent) as scratch,
-        step(f"building {reference(jtop=jtop)} for {arch} on {arguments['BASE']} with {tool.name}"),
+        step(f"building {reference()} for {arch} on {arguments['BASE']} with {tool.name}"),
     ):
         prepared, saved, layer = (Path(scratch, name) for name in ("context", "saved.tar", "layer.tar"))
-        context.write(prepared, arch, made.id, jtop=jtop)
-        tool.build(prepared, "plugin-jtop" if jtop else "plugin", arguments, saved)
+        context.write(prepared, arch, made.id)
+        tool.build(prepared, "plugin", arguments, saved)
         with pack.opened_docker_archive(saved) as (_, config, layers):
             settings = _settings(config)
             pack.normalise(layers, layer, made.moment)
-        image = pack.image(arch, settings, layer, created=made.moment, names=[reference(jtop=jtop)])
+        image = pack.image(arch, settings, layer, created=made.moment, names=[reference()])
         pack.write_docker_archive(out / "image.tar.gz", [image])
-        sbom.write(out / "sbom.spdx.json", image, reference(jtop=jtop), made.moment)
+        sbom.write(out / "sbom.spdx.json", image, reference(), made.moment)
 
 
 def _settings(config: bytes) -> dict[str, Any]:
@@ -156,14 +155,12 @@ def main() -> int:
         f"{PULLED_BASE} (default: one made of Debian packages; where these cannot be had, that one)",
     )
     parser.add_argument("--only", choices=ARCHITECTURES, help="only the `docker load` archive for this one")
-    parser.add_argument("--jtop", action="store_true", help="with jetson-stats (AGPL-3.0), for telemetry")
     options = parser.parse_args()
     try:
         if options.only:
-            name = f"{NAME}{'-jtop' if options.jtop else ''}-{options.only}.tar.gz"
-            build(options.only, options.output / name, options.base, jtop=options.jtop)
+            build(options.only, options.output / f"{NAME}-{options.only}.tar.gz", options.base)
             return 0
-        build_all(options.output, options.base, jtop=options.jtop)
+        build_all(options.output, options.base)
     except ToolError as error:
         sys.stderr.write(f"error: {error}\n")
         return 1

@@ -30,16 +30,14 @@ def plugin_sources() -> list[Path]:
     return [*(CHECKOUT / name for name in METADATA), *package]
 
 
-def write(target: Path, arch: str, revision: str, *, jtop: bool) -> None:
+def write(target: Path, arch: str, revision: str) -> None:
     """Write the context into `target`, running no code of the target. Raises ToolError if pip fails."""
     target.mkdir()
     for name in FILES:
         shutil.copy(HERE / name, target)
     (target / "gpu-limit").mkdir()
     shutil.copy(gpu_limit.build(arch), target / "gpu-limit")
-    _install_wheels("requirements.txt", arch, target / "app")
-    if jtop:
-        _install_wheels("requirements-jtop.txt", arch, target / "jtop")
+    _install_wheels(arch, target / "app")
     with tempfile.TemporaryDirectory() as scratch:
         copy_plugin(Path(scratch))
         # With the setuptools of constraints.txt: it writes METADATA, which is in the image.
@@ -62,8 +60,9 @@ def wheel_options(arch: str) -> list[str]:
     return ["--only-binary=:all:", "--implementation=cp", "--python-version=3.11", *platforms]
 
 
-def _install_wheels(requirements: str, arch: str, target: Path) -> None:
-    _pip_install(target, *wheel_options(arch), "--require-hashes", "--requirement", HERE / requirements)
+def _install_wheels(arch: str, target: Path) -> None:
+    listed = ("--require-hashes", "--requirement", HERE / "requirements.txt")
+    _pip_install(target, *wheel_options(arch), *listed)
 
 
 def _pip_install(target: Path, *what: str | Path) -> None:

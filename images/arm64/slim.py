@@ -5,7 +5,7 @@ Usage: python3.11 slim.py ROOT
 
 Keeps Python, the application, the shared libraries that they need, and the records and licences of packages.
 Compiles Python sources. ROOT may be of another architecture: none of its code runs. $TARGETPLATFORM says
-what ROOT must be of. Running it again on its own result, with more wheels, is fine.
+what ROOT must be of.
 """
 
 import compileall
@@ -19,9 +19,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from py_compile import PycInvalidationMode
 
-# These keep their sources: the plugin so that a traceback on a board shows lines, jetson-stats because it
-# reads its own, and because its licence asks for them.
-READABLE = ("tegra_device_plugin", "jtop")
+# It keeps its sources, so that a traceback on a board shows lines.
+READABLE = "tegra_device_plugin"
 APPLICATION = "opt/tegra-device-plugin"
 # Debian's Python, and that of python:3.11-slim.
 PYTHONS = ("usr/lib/python3.11", "usr/local/lib/python3.11")
@@ -103,10 +102,11 @@ def compile_sources(root: Path, directory: Path) -> None:
         prependdir="/",
         invalidation_mode=PycInvalidationMode.UNCHECKED_HASH,
     )
-    readable = re.compile(rf"/({'|'.join(READABLE)})/")
-    packages = [directory / name for name in READABLE if (directory / name).is_dir()]
+    readable = re.compile(rf"/{READABLE}/")
+    package = directory / READABLE
     # Without docstrings, which take 2 MB of a process.
-    if not compiled(directory, legacy=True, rx=readable, optimize=2) or not all(map(compiled, packages)):
+    bytecode = compiled(directory, legacy=True, rx=readable, optimize=2)
+    if not bytecode or (package.is_dir() and not compiled(package)):
         sys.exit(f"slim.py: there are sources below {directory} that do not compile")
     for source in list(directory.rglob("*.py")):
         if not readable.search(str(source)):

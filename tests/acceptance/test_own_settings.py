@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import PlaybookRun, reports_dir, run_here, run_playbook
 from tests.acceptance.site import build_deb
@@ -217,7 +216,7 @@ def _jtop_bundle(board: Board) -> None:
 
 def ask_jtop(board: Board) -> dict[str, str]:
     """What a client on the board hears from the service about the hardware."""
-    (packages,) = board.exec("sh", "-c", f"ls -d {PACKAGES}/*").split()
+    (packages,) = board.exec("sh", "-c", f"ls -d {PACKAGES}/jtop-*").split()
     ask = "import json, jtop\nwith jtop.jtop() as j: print(json.dumps(j.board['hardware']))"
     said = board.exec("env", f"PYTHONPATH={packages}", "timeout", "30", "python3", "-c", ask)
     hardware: dict[str, str] = json.loads(said)
@@ -239,17 +238,19 @@ def test_jtop_is_installed_from_the_bundle_and_taken_away_again(board: Board, ru
     for expected in (True, False):
         gone = run_playbook(LAB, "jtop.yml", "--extra-vars=jetson_k3s_state=absent")
         assert (gone.recap["jetson-1"].changed > 0) is expected, gone.output
-    assert board.exec("sh", "-c", f"ls -d {PACKAGES}/* /run/jtop.sock", check=False) == ""
-    assert board.exec("systemctl", "is-active", "jtop", check=False).strip() == "inactive"
+    left = f"{PACKAGES}/* /run/jtop.sock /etc/systemd/system/*jtop*"
+    assert board.exec("sh", "-c", f"ls -d {left}", check=False) == "/etc/systemd/system/jtop.service.d\n"
+    for unit in ("jtop", "jtop-relay.socket"):
+        assert board.exec("systemctl", "is-active", unit, check=False).strip() == "inactive"
 
 
 @pytest.mark.usefixtures("_jtop_bundle")
-def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookRun) -> None:
-    bundle = inventory.bundle_path(LAB)
-    plugin.build("amd64", bundle / "tegra-device-plugin-amd64.tar.gz", jtop=True)
-    index_bundle()
+def test_plugin_hears_the_service_by_the_relay(board: Board, run: PlaybookRun) -> None:
     for playbook in ("jtop.yml", "site.yml"):
         run_playbook(LAB, playbook).checked()
+    relays = board.exec("ps", "-C", "python3", "-o", "user:32=,args=").splitlines()
+    (relay,) = (line for line in relays if "jtop_relay.py" in line)
+    assert relay.split()[0] not in ("root", "jtop")
     cluster = Cluster([board])
     pod = str(cluster.plugin_pod("jetson-1"))
 
@@ -257,7 +258,7 @@ def test_plugin_with_jetson_stats_hears_the_service(board: Board, run: PlaybookR
         return cluster.kubectl("--namespace=kube-system", "logs", pod).count("jtop: telemetry is available")
 
     wait_until(lambda: heard() == 1, "the plugin hears jtop", 60)
-    # The service is another process then, with another socket.
+    # The service is another process then, with another socket, and so is the relay.
     board.exec("systemctl", "kill", "--signal=KILL", "jtop")
     wait_until(lambda: heard() == 2, "the plugin hears the next one", 120)
     run_playbook(LAB, "jtop.yml", "--extra-vars=jetson_k3s_state=absent").checked()
@@ -276,7 +277,8 @@ def test_jtop_of_the_owner_that_the_plugin_cannot_ask_is_refused(board: Board, r
         board.exec("systemctl", "daemon-reload")
     recap = refused.recap["jetson-1"]
     assert (recap.failed, recap.changed) == (1, 0), refused.output
-    assert "has installed jtop 4.3.2, with which the device" in " ".join(refused.output.split())
+    said = " ".join(refused.output.split())
+    assert "has installed jtop 4.3.2, with which the bundle's client (7.2.2) cannot talk" in said
 
 
 @pytest.fixture(scope="module")

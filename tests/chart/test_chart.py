@@ -249,7 +249,7 @@ def test_numbers_of_the_settings_stay_as_they_were_written(helm: Helm) -> None:
 
 def test_image_and_placement_are_the_users(helm: Helm) -> None:
     values = {
-        "image": {"repository": "registry.example/gpu", "tag": "9.9.9-jtop", "pullPolicy": "Always"},
+        "image": {"repository": "registry.example/gpu", "tag": "9.9.9-own", "pullPolicy": "Always"},
         "nodeSelector": {"rack": "2", "jetson-k3s.github.io/device-plugin": "no"},
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "priorityClassName": "edge",
@@ -259,7 +259,7 @@ def test_image_and_placement_are_the_users(helm: Helm) -> None:
     for document in checked(helm, values):
         spec = pod(document)
         (container,) = spec["containers"]
-        assert container["image"] == "registry.example/gpu:9.9.9-jtop"
+        assert container["image"] == "registry.example/gpu:9.9.9-own"
         assert container["imagePullPolicy"] == "Always"
         assert container["resources"] == values["resources"]
         # Two programs must not serve one board: the label is not for choice.

@@ -72,7 +72,7 @@ async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Pat
     shutil.rmtree(board / "etc")
     async with start() as plugin:
         await plugin.says("WARNING no Tegra GPU")
-        await plugin.says("jtop.sock: the service does not run")
+        await plugin.says("relay.sock: the relay does not run")
         assert not kubelet.requests
         plugin.signal(signal.SIGTERM)
         assert await plugin.ended() == 0

@@ -103,7 +103,7 @@ def test_report_of_the_collection_is_written(site: Path) -> None:
 def test_list_of_wheels_is_in_the_collection_as_a_file(installed: Path) -> None:
     wheels = installed / "roles/bundle/files/requirements-jtop.txt"
     assert not wheels.is_symlink()
-    assert wheels.read_text() == (CHECKOUT / "images/arm64/requirements-jtop.txt").read_text()
+    assert wheels.read_text() == (CHECKOUT / "roles/bundle/files/requirements-jtop.txt").read_text()
 
 
 def files(place: Path) -> set[str]:

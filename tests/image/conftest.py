@@ -47,23 +47,23 @@ class Loaded:
 
 
 @pytest.fixture(scope="session")
-def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bool], Loaded]]:
-    """Load an image by architecture and whether it is the one with jtop; each is loaded once."""
-    loaded: dict[tuple[str, bool], Loaded] = {}
+def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Loaded]]:
+    """Load the image for an architecture; each is loaded once."""
+    loaded: dict[str, Loaded] = {}
     directory = tmp_path_factory.mktemp("images")
     engine.ensure()
 
-    def get(arch: str, jtop: bool) -> Loaded:
-        if (arch, jtop) not in loaded:
+    def get(arch: str) -> Loaded:
+        if arch not in loaded:
             emulation.ensure(arch)
-            name = f"{REPOSITORY}:{arch}{'-jtop' if jtop else ''}"
-            archive = build.build(arch, directory / f"{arch}-{jtop}.tar.gz", jtop=jtop)
+            name = f"{REPOSITORY}:{arch}"
+            archive = build.build(arch, directory / f"{arch}.tar.gz")
             image = pack.read_docker_archive(archive, directory / "layer.tar")
             renamed = pack.Image([name], image.platform, image.config, image.layer)
             pack.write_docker_archive(directory / "renamed.tar", [renamed])
             run(["docker", "load", "--input", directory / "renamed.tar"])
-            loaded[arch, jtop] = Loaded(name, arch, archive, image.digest)
-        return loaded[arch, jtop]
+            loaded[arch] = Loaded(name, arch, archive, image.digest)
+        return loaded[arch]
 
     yield get
     for one in loaded.values():
@@ -71,10 +71,5 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str, bo
 
 
 @pytest.fixture(scope="session", params=build.ARCHITECTURES)
-def image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
-    return load(request.param, False)
-
-
-@pytest.fixture(scope="session", params=build.ARCHITECTURES)
-def jtop_image(request: pytest.FixtureRequest, load: Callable[[str, bool], Loaded]) -> Loaded:
-    return load(request.param, True)
+def image(request: pytest.FixtureRequest, load: Callable[[str], Loaded]) -> Loaded:
+    return load(request.param)

@@ -78,7 +78,6 @@ ABSENT = {
     "google_benchmark": "for protobuf's benchmarks",
     "numpy": "for protobuf's support of its types, if they are there",
     "unittest": "for protobuf's tests, and for lightkube's documentation",
-    "jtop": "in the image tagged -jtop",
     "h2": "HTTP/2, which is not used",
     "wsproto": "WebSockets, which are not used",
     "socksio": "SOCKS proxies, if it is there",
@@ -182,26 +181,3 @@ def test_version_is_that_of_the_labels(image: Loaded) -> None:
     revision = image.label("revision")
     assert len(revision.removesuffix("-dirty")) == 40
     assert said.stdout == f"tegra-device-plugin {version.current()} (revision {revision})\n"
-
-
-# Its standard input stays open: it ends when that is closed.
-JTOP_CLIENT = """
-import subprocess, sys
-command = [sys.executable, "-m", "tegra_device_plugin.telemetry.jtop_client", "/run/jtop.sock", "1"]
-with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as client:
-    print(client.stdout.readline().decode())
-"""
-
-
-def test_client_of_jtop_is_missing_without_the_extra(image: Loaded) -> None:
-    assert "not installed" in json.loads(image.python(JTOP_CLIENT))["error"]
-
-
-def test_client_of_jtop_connects_to_the_service(jtop_image: Loaded) -> None:
-    said = json.loads(jtop_image.python(JTOP_CLIENT))["error"]
-    assert "JtopException" in said
-    assert "not installed" not in said
-
-
-def test_image_with_jtop_names_its_licence(jtop_image: Loaded) -> None:
-    assert jtop_image.label("licenses") == "Apache-2.0 AND AGPL-3.0-or-later"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plugin's telemetry against the real jtop service, of both versions that boards have.
+"""The plugin's telemetry, by the relay, of the real jtop service of both versions that boards have.
 
 Its sources are fetched once into the lab's cache. A board is a host tree (tests.boards) with what else jtop
 reads. The service runs in mount and PID namespaces of its own, with that tree as its root directory: every
@@ -9,15 +9,17 @@ path it opens is the true one. Needs root.
 import logging
 import os
 import shutil
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.telemetry.jtop import Client, read_once
+from tegra_device_plugin.telemetry.jtop import SOCKET, read_once
 
 from tests.boards import Fixture, build, load
 from tools.cache import cached
@@ -78,7 +80,7 @@ exec chroot "$board" "$@"
 
 BOARDS = load()
 VERSIONS = ("4.3.2", "7.2.2")  # the last one of JetPack 4's Python, and of today's
-PLUGIN = Path(__file__).parents[2] / "plugin"
+RELAY = Path(__file__).parents[2] / "roles/jtop/files/jtop_relay.py"
 
 # jtop's name for the module; power mode and load as the simulated board has them.
 MODULES = {
@@ -191,25 +193,48 @@ def running(version: str, fixture: Fixture, root: Path) -> Iterator[subprocess.P
             process.kill()  # unshare, and by --kill-child PID 1 of the namespace, and so all others
 
 
-def client(version: str) -> Client:
-    """The plugin's own client process, with jetson-stats of a version, in more of a hurry than usual."""
-    command = ("env", f"PYTHONPATH={packages(version)}:{PLUGIN}", sys.executable)
-    return Client(
-        (*command, "-m", "tegra_device_plugin.telemetry.jtop_client"),
-        interval=0.5,
-        first_deadline=5.0,
-        deadline=2.0,
-        retries=(0.2,),
-    )
+@contextmanager
+def relayed(version: str, root: Path) -> Iterator[None]:
+    """The relay of role jtop with jetson-stats of a version: one for each connection, as by systemd."""
+    started: list[subprocess.Popen[bytes]] = []
+    environment = os.environ | {"PYTHONPATH": str(packages(version))}
+    path = root / SOCKET
+    path.parent.mkdir(parents=True)
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        with suppress(OSError):  # shut down
+            while True:
+                connection, _ = listener.accept()
+                with connection:
+                    command = (sys.executable, str(RELAY), str(root / "run/jtop.sock"))
+                    end = connection.fileno()
+                    started.append(subprocess.Popen(command, stdin=end, stdout=end, env=environment))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+        for process in started:
+            assert process.wait(10) is not None, "it ends with its connection"
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("board", MODULES)
 def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None:
     fixture = BOARDS[board]
-    with running(version, fixture, tmp_path):
+    with running(version, fixture, tmp_path), relayed(version, tmp_path):
         (tmp_path / "sys" / fixture.gpu_device / "load").write_text("345\n")
-        told = read_once(tmp_path, client(version))
+        told = read_once(tmp_path)
     assert told is not None
     assert told.gpu_load_percent == 34.5
     assert told.gpu_frequency_hz == fixture.data["devfreq_min"]
@@ -224,8 +249,8 @@ def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None
 
 
 def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
-    with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path):
-        told = read_once(tmp_path, client("7.2.2"))
+    with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path), relayed("7.2.2", tmp_path):
+        told = read_once(tmp_path)
     assert told is not None
     assert told.gpu_load_percent is None
     assert told.memory_total_bytes == BOARDS["thor5000-jp70"].memory_bytes
@@ -237,7 +262,7 @@ def test_another_version_is_said(
     service_version: str, client_version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running(service_version, BOARDS["orinnano-jp6"], tmp_path):
-        assert read_once(tmp_path, client(client_version)) is None
+    with running(service_version, BOARDS["orinnano-jp6"], tmp_path), relayed(client_version, tmp_path):
+        assert read_once(tmp_path) is None
     assert service_version in caplog.text
     assert client_version in caplog.text

@@ -21,15 +21,15 @@ from tools.process import run
 # Instead of what a container builder makes in minutes; the real code packs it.
 SMALL_IMAGE = '''
 
-def _built(arch: str, base: str | None, *, jtop: bool) -> Path:
+def _built(arch: str, base: str | None) -> Path:
     """A layer with one file, for the tests."""
     made, out = revision(), Path(tempfile.mkdtemp())
     layer = out / "layer.tar"
     with tarfile.open(layer, "w") as tar:
         tar.addfile(tarfile.TarInfo(made.id))
-    image = pack.image(arch, {}, layer, created=made.moment, names=[reference(jtop=jtop)])
+    image = pack.image(arch, {}, layer, created=made.moment, names=[reference()])
     pack.write_docker_archive(out / "image.tar.gz", [image])
-    sbom.write(out / "sbom.spdx.json", image, reference(jtop=jtop), made.moment)
+    sbom.write(out / "sbom.spdx.json", image, reference(), made.moment)
     return out
 
 

@@ -80,7 +80,7 @@ PUBLIC_FILES = {
     "/proc/sys/kernel/random/boot_id",
 }
 # Units of the roles, which have no secret in their environment.
-OWN_UNITS = {"{{ __image_supply_unit }}", "{{ __power_mode_unit }}", "jtop"}
+OWN_UNITS = {"{{ __image_supply_unit }}", "{{ __power_mode_unit }}", "jtop", "jtop-relay.socket"}
 
 
 def test_files_that_may_have_a_secret_are_read_without_a_log() -> None:

@@ -37,9 +37,6 @@ LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 # Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
 KOORDLET_DIRECTORY = "/var/run/koordlet"
 
-# The end of the tag of an image with jetson-stats (images/arm64/build.py); where role jtop has the socket.
-JTOP_TAG, JTOP_DIRECTORY = "-jtop", "/run/jtop"
-
 # A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
 # That would also renew those of boards that are not in the run and have no such image. And it would stop at a
 # board that is off, whose pod counts as unavailable.
@@ -161,16 +158,14 @@ def rendered(
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
     units of GPU memory, the pods get the directory of the memory limit as well.
-    An image with jetson-stats gets the directory of jtop's socket. `agent` has the node agent's manifest,
-    mode and policy, if it is wanted. With `metrics_on_host` the metrics are at the board's own ports as well.
+    `agent` has the node agent's manifest, mode and policy, if it is wanted. With `metrics_on_host` the
+    metrics are at the board's own ports as well.
     """
     plugin: dict[str, Any] = yaml.safe_load(manifest)
     spec = plugin["spec"]["template"]["spec"]
     if strict:
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
-    if image.partition("@")[0].endswith(JTOP_TAG):
-        with_host_directory(spec, "jtop", JTOP_DIRECTORY, "/host/run", read_only=True)
     documents = [plugin]
     if agent:
         documents.append(chosen_agent(**agent))

@@ -18,6 +18,8 @@ PLUGIN = "tegra-device-plugin"
 PROGRAM = ("python3.11", "-m", "tegra_device_plugin")
 # Where the plugin's settings are on the board, for the ConfigMap's volume.
 CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
+# Empty when Docker starts the container after a boot. No kubelet has made its directories there yet.
+VOLATILE = "/run/"
 
 # Kubernetes' suffixes of bytes; Docker's own k, m and g mean the same.
 UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30}
@@ -63,6 +65,8 @@ def stand_by(manifest: str) -> dict[str, Any]:
     volumes = {volume["name"]: volume for volume in spec["volumes"]}
     mounts = [mount(volumes[one["name"]], one) for one in container["volumeMounts"]]
     paths = (volumes[one["name"]].get("hostPath", {}) for one in container["volumeMounts"])
+    directories = sorted(path["path"] for path in paths if path.get("type") == "DirectoryOrCreate")
+    short = (path.replace("/var/run/", VOLATILE) for path in directories)  # a link to it
     configs = (one["data"] for one in documents if one["kind"] == "ConfigMap")
     arguments = [one for one in container["args"] if not one.startswith("--metrics-address=")]
     return {
@@ -81,7 +85,8 @@ def stand_by(manifest: str) -> dict[str, Any]:
         ],
         "arguments": [*arguments, "--stand-by"],
         "before_kubelet": [*PROGRAM, "before-kubelet", *arguments[1:]],
-        "directories": sorted(path["path"] for path in paths if path.get("type") == "DirectoryOrCreate"),
+        "directories": directories,
+        "tmpfiles": "".join(f"d {path} 0755\n" for path in short if path.startswith(VOLATILE)),
         "config_directory": CONFIG_DIRECTORY,
         "config": next((text for data in configs for text in data.values()), ""),
     }

@@ -61,6 +61,7 @@ FILES = (
     "/run/jetson-k3s/k3s*.restart",
     "/run/cdi/gpu.jetson-k3s.github.io-claim-*.json",
     "/run/cdi/tegra-device-plugin.json",
+    "/etc/tmpfiles.d/jetson-k3s-device-plugin.conf",
     "/usr/local/bin/k3s",
     "/usr/local/bin/k3s-v*",
     "/usr/local/bin/k3s.previous",
@@ -88,6 +89,7 @@ LINKS_TO_K3S = (
 DIRECTORIES_IF_EMPTY = (
     "/etc/rancher/k3s/config.yaml.d",
     "/etc/rancher/k3s",
+    "/var/lib/jetson-k3s/jtop",
     # The kubelet makes these.
     "/usr/libexec/kubernetes/kubelet-plugins/volume/exec",
     "/usr/libexec/kubernetes/kubelet-plugins/volume",

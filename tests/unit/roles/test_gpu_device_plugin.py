@@ -20,6 +20,7 @@ from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.units import PRESETS
 from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.telemetry import jtop
 
 from tests.docs import CHECKOUT
 from tests.unit.roles.loading import ROLES, Data, load
@@ -161,6 +162,30 @@ def test_agent_has_the_rights_of_its_mode(
 
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
 UNITS = {"memoryTotal": "4Gi"}
+# What pods may see of a directory where services of root have their sockets: jtop's runs what a client sends.
+OWN_IN_RUN = {"/var/run/cdi", "/var/run/koordlet"}
+
+
+def test_no_pod_has_a_socket_of_a_service_of_roots() -> None:
+    koordinator_too = {"version": "v1", "sharing": {"units": UNITS | {"preset": "koordinator"}}}
+    pods = [
+        pod
+        for variants in (
+            rendered(agent=agent("evict", "burst-share"), config=koordinator_too, metrics_on_host=True),
+            rendered(runtime="containerd"),
+            driver(config=koordinator_too, metrics_on_host=True),
+        )
+        for pod in variants
+        if pod["kind"] == "DaemonSet"
+    ]
+    paths = {
+        volume["hostPath"]["path"]
+        for pod in pods
+        for volume in pod["spec"]["template"]["spec"]["volumes"]
+        if "hostPath" in volume
+    }
+    assert {path for path in paths if path == "/" or "run" in path.split("/")} <= OWN_IN_RUN
+    assert jtop.SOCKET.removesuffix("/relay.sock") in {path.lstrip("/") for path in paths}
 
 
 @pytest.mark.parametrize(

@@ -209,7 +209,7 @@ def test_each_incompatibility_is_found_alone(changes: Data, finding: str) -> Non
         {"role": "agent", "datastore": {"external": True, "servers": 3, "restores": True}},
         {"image_supply_host": "jetson-2"},
         {"update": {"asked": True, "version": "1.18.0"}},
-        {"gpu_device_plugin_image": f"registry.example:5000/a/b:0.1.0-jtop{OF_ZEROS}"},
+        {"gpu_device_plugin_image": f"registry.example:5000/a/b:0.1.0-own{OF_ZEROS}"},
         {"gpu_device_plugin_image": f"localhost/b{OF_ZEROS}"},
     ],
 )

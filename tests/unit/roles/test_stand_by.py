@@ -55,11 +55,11 @@ def entrypoint() -> list[str]:
     [
         manifest(),
         manifest(strict=True, metrics_on_host=True),
-        manifest("registry.example/plugin:9-jtop@sha256:ab"),
+        manifest("registry.example/plugin:9@sha256:ab"),
         manifest(config={"version": "v1", "sharing": {"timeSlicing": {"resources": []}}}),
         manifest(config=UNITS),
     ],
-    ids=["plain", "strict", "jtop", "time-slicing", "units"],
+    ids=["plain", "strict", "registry", "time-slicing", "units"],
 )
 def test_container_has_what_the_pod_has(text: str) -> None:
     made, spec = to_container.stand_by(text), pod(text)
@@ -78,6 +78,11 @@ def test_container_has_what_the_pod_has(text: str) -> None:
     assert made["before_kubelet"] == [*entrypoint(), "before-kubelet", *of_both[1:]]
     configs = [one["data"]["config.yaml"] for one in yaml.safe_load_all(text) if one["kind"] == "ConfigMap"]
     assert [made["config"]] == (configs or [""])
+
+
+def test_directories_in_run_are_there_when_docker_starts_it_after_a_boot() -> None:
+    assert to_container.stand_by(manifest(config=UNITS))["tmpfiles"] == "d /run/koordlet 0755\n"
+    assert to_container.stand_by(manifest())["tmpfiles"] == ""
 
 
 def test_container_has_the_pods_rights_and_limits_and_no_network() -> None:

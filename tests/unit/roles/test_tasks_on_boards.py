@@ -133,7 +133,12 @@ def test_jtop_of_the_owner_stays(tmp_path: Path) -> None:
     for state in ("present", "absent"):
         text, answers = role("jtop"), {AGENT: of_board(jtop=FOREIGN)}
         _, calls = play_scripted(tmp_path, text, "--limit", AGENT, answers=answers, jetson_k3s_state=state)
-        assert {call.module for call in calls} == {"jetson_facts"}
+        units = {call.arguments["name"] for call in calls.of("systemd_service") if "name" in call.arguments}
+        assert units <= {"jtop-relay.socket"}
+        written = {call.arguments["dest"] for call in calls.of("copy")}
+        written |= {call.arguments["path"] for call in calls.of("file") if "path" in call.arguments}
+        assert not {"/etc/systemd/system/jtop.service", "/usr/local/bin/jtop"} & written
+        assert (state == "present") == ("/etc/systemd/system/jtop-relay.socket" in written and bool(units))
 
 
 # The device plugin and the verification

@@ -1,41 +1,45 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Child process: reads the jtop service with jetson-stats' own client, prints a JSON line per sample.
+"""Write each sample of the board's jtop service as a line of JSON to the standard output.
 
-Usage: python -m tegra_device_plugin.telemetry.jtop_client SOCKET INTERVAL
+Usage: jtop_relay.py SOCKET-OF-JTOP
 
-Only this module imports jetson-stats (AGPL-3.0, the extra `jtop`), and only these lines leave the process.
-The client may block for ever, for example when the service is stopped. So the parent kills it after a
-deadline. The client also ends when its standard input is closed.
+systemd starts one for each connection to the relay's socket (role jtop), as a user without rights but to ask
+jtop. jtop's service runs what a client sends to it as a pickle, and is root. So pods get these lines, and
+nothing that they write is read. The connection is standard input and output. When it is closed, this process
+ends. It also ends when the service does; the last line has the reason, as {"error": text}.
+
+It imports jetson-stats (AGPL-3.0), and runs on boards, with Python 3.7 and newer.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
+# In seconds. The service samples for its clients only, and reads the GPU's load to do so. The first client
+# chooses for all.
+INTERVAL = 5.0
 _KIB = 1024
 
 
-def main(socket: str, interval: float) -> int:
-    """Print a line per sample until the service ends; the last line has the reason, as {"error": text}."""
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+def main(socket: str) -> int:
+    """Write the samples until the service ends."""
+    threading.Thread(target=_end_with_the_connection, daemon=True).start()
     try:
-        import jtop  # noqa: PLC0415 - optional
-        from jtop import service  # noqa: PLC0415 - optional
-    except ImportError:
-        return _fail("jetson-stats is not installed (the extra `jtop`)")
-    service.JTOP_PIPE = socket  # fixed to /run there; a container has the host's /run elsewhere
-    try:
-        with jtop.jtop(interval=interval) as client:
+        import jtop  # noqa: PLC0415 - its absence is said
+        from jtop import service  # noqa: PLC0415
+
+        service.JTOP_PIPE = socket
+        with jtop.jtop(interval=INTERVAL) as client:
             while client.ok():
                 _print(_telemetry(client))
-    except Exception as error:  # EOFError, pickle's, KeyError: all mean "no telemetry"
-        return _fail(f"{type(error).__name__}: {error}")
+    except Exception as error:  # ImportError, EOFError, pickle's, KeyError: all mean "no telemetry"
+        return _fail("{}: {}".format(type(error).__name__, error))
     return _fail("the jtop service sends no more samples")
 
 
@@ -88,13 +92,13 @@ def _fail(reason: str) -> int:
     return 1
 
 
-def _end_with_parent() -> None:
-    # The descriptor itself: Python aborts at its end if a thread still reads from `sys.stdin`.
-    with suppress(OSError):  # a socket that was closed with unread lines in it answers with an error
-        while os.read(0, 4096):
-            pass
+def _end_with_the_connection() -> None:
+    """End the process when the other side has closed the connection. The client may wait for ever."""
+    closed = select.poll()
+    closed.register(sys.stdin.fileno(), select.POLLRDHUP)
+    closed.poll()
     os._exit(0)
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], float(sys.argv[2])))
+    sys.exit(main(sys.argv[1]))
