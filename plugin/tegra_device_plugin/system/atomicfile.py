@@ -38,8 +38,10 @@ def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in:
                 os.fchmod(handle, mode)
                 os.fsync(handle)
             Path(name).replace(path)
-        except BaseException:
+        except BaseException as error:
             Path(name).unlink()
+            if isinstance(error, OSError) and error.filename is None:  # a full disk, say
+                error.filename = str(path)
             raise
         os.fsync(directory)
     finally:

@@ -2,6 +2,9 @@
 """`before-kubelet`: what becomes of the kubelet's checkpoint."""
 
 import json
+import resource
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -93,3 +96,23 @@ def test_kubelet_forgets_nothing_without_an_instance_that_is_ready(
     assert before_kubelet(tmp_path) == 1
     assert (tmp_path / CHECKPOINT).read_text() == checkpoint("nvidia.com/gpu")
     assert "no instance with a healthy GPU was ready within 0.2 s" in capsys.readouterr().err
+
+
+def test_full_disk_is_said_and_changes_nothing(tmp_path: Path) -> None:
+    """SIMULATED by a limit of this process: no byte can be written into a file."""
+    (tmp_path / CHECKPOINT).write_text(checkpoint("nvidia.com/gpu"))
+    command = (sys.executable, "-m", "tegra_device_plugin", "before-kubelet")
+    with listening(tmp_path / READY_SOCKET):
+        before = sorted(tmp_path.iterdir())
+        ran = subprocess.run(
+            [*command, f"--device-plugin-dir={tmp_path}", "--wait=10"],
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ran.returncode == 1
+    assert "File too large" in ran.stderr
+    assert str(tmp_path) in ran.stderr
+    assert sorted(tmp_path.iterdir()) == before
+    assert (tmp_path / CHECKPOINT).read_text() == checkpoint("nvidia.com/gpu")
