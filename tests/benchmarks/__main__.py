@@ -49,6 +49,41 @@ async def measure(command: str, rounds: int, idle_seconds: float) -> list[Result
     return results
 
 
+async def compare(command: str, other: str, rounds: int) -> str:
+    """Start both plugins in turns, in the same busy moments of the machine; give the medians."""
+    commands = {"this": command, "other": other}
+    found: dict[str, dict[str, list[float]]] = {name: {} for name in commands}
+    with tempfile.TemporaryDirectory(prefix="dp-", dir="/tmp") as parent:
+        root, directory = Path(parent, "host"), Path(parent, "device-plugins")
+        boards.build(boards.load()[BOARD], root)
+        async with FakeKubelet(directory, "1.20") as kubelet:
+            for _ in range(rounds):
+                for name, started in commands.items():
+                    for result in await start(started, root, kubelet):
+                        found[name].setdefault(f"{result.what} ({result.unit})", []).append(result.value)
+    lines = [f"{'':<30}{'this':>9}{'other':>9}{'ratio':>8}"]
+    for what, values in found["this"].items():
+        mine, others = statistics.median(values), statistics.median(found["other"][what])
+        lines.append(f"{what:<30}{mine:>9.1f}{others:>9.1f}{mine / others:>8.2f}")
+    return "\n".join(lines)
+
+
+async def start(command: str, root: Path, kubelet: FakeKubelet) -> list[Result]:
+    """Time, processor time and memory of one plugin until the kubelet has its devices."""
+    kubelet.requests.clear()
+    begin = time.perf_counter()
+    async with running(command, root, kubelet.directory) as plugin:
+        await kubelet.until(lambda: bool(kubelet.requests), "registration")
+        taken = time.perf_counter() - begin
+        await kubelet.until_allocatable()
+        used = time.clock_gettime(cpu_clock(plugin))
+        return [
+            Result("start to Register", taken * _MS, "ms"),
+            Result("CPU of a start", used * _MS, "ms"),
+            *memory(plugin),
+        ]
+
+
 async def start_to_register(command: str, root: Path, kubelet: FakeKubelet, rounds: int) -> Result:
     taken = []
     for _ in range(rounds):
@@ -114,8 +149,7 @@ def memory(plugin: Plugin) -> list[Result]:
 
 async def idle(plugin: Plugin, seconds: float) -> list[Result]:
     """CPU time and wake-ups while nothing happens, per minute."""
-    # The process' CPU clock, as clock_getcpuclockid(3) makes it: exact, threads that have ended counted too.
-    clock = (~plugin.process.pid << 3) | 2
+    clock = cpu_clock(plugin)
     before, switches_before = time.clock_gettime(clock), voluntary_switches(plugin)
     await asyncio.sleep(seconds)
     used, switches = time.clock_gettime(clock) - before, voluntary_switches(plugin)
@@ -129,6 +163,11 @@ async def idle(plugin: Plugin, seconds: float) -> list[Result]:
             detail="voluntary; an idle gRPC server alone has 430",
         ),
     ]
+
+
+def cpu_clock(plugin: Plugin) -> int:
+    """The process' CPU clock, as clock_getcpuclockid(3) makes it: threads that have ended count, too."""
+    return (~plugin.process.pid << 3) | 2
 
 
 def voluntary_switches(plugin: Plugin) -> dict[str, int]:
@@ -159,6 +198,11 @@ def _spread(taken: Sequence[float], scale: float) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.benchmarks", description=__doc__)
     parser.add_argument("--plugin-command", default=DEFAULT_COMMAND, help="see tests/conformance/conftest.py")
+    parser.add_argument(
+        "--against",
+        metavar="COMMAND",
+        help="the command of another plugin, such as an older release: only starts, of both in turns",
+    )
     parser.add_argument("--rounds", type=int, default=10, help="how often a start is repeated")
     parser.add_argument("--idle-seconds", type=float, default=60)
 
@@ -166,6 +210,10 @@ def main() -> int:
     load = os.getloadavg()[0]
     sys.stdout.write(f"simulated {BOARD}, simulated kubelet, load {load:.1f} on {os.cpu_count()} CPUs\n")
 
+    if options.against:
+        compared = compare(options.plugin_command, options.against, options.rounds)
+        sys.stdout.write(asyncio.run(compared) + "\n")
+        return 0
     results = asyncio.run(measure(options.plugin_command, options.rounds, options.idle_seconds))
     sys.stdout.write(table(results) + "\n")
     return 0
