@@ -74,8 +74,10 @@ async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: 
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
 
 
-@pytest.mark.parametrize("holder", ["deleted", "replaced", "exists", "unknown"])
-async def test_only_a_claim_that_exists_keeps_its_gpu(node: DraNode, api: FakeApi, holder: str) -> None:
+@pytest.mark.parametrize("holder", ["deleted", "replaced", "deallocated", "elsewhere", "exists", "unknown"])
+async def test_only_a_claim_that_is_allocated_here_keeps_its_gpu(
+    node: DraNode, api: FakeApi, holder: str
+) -> None:
     """The kubelet may never unprepare a claim, for example after its checkpoint was removed."""
     async with node.start():
         await node.ready()
@@ -85,11 +87,16 @@ async def test_only_a_claim_that_exists_keeps_its_gpu(node: DraNode, api: FakeAp
             api.claims.clear()
         elif holder == "replaced":
             api.allocate("old", WHOLE)
+        elif holder == "deallocated":
+            del api.claims["default", "old"]["status"]["allocation"]
+        elif holder == "elsewhere":
+            (result,) = api.claims["default", "old"]["status"]["allocation"]["devices"]["results"]
+            result["pool"] = "jetson-2"
         elif holder == "unknown":
             api.faults.append(Fault(lambda one: one.path.endswith("/old"), status=503, count=100))
         new = api.allocate("new", WHOLE)
         error = (await node.kubelet.prepare(new))[new["metadata"]["uid"]].error
-        if holder in ("deleted", "replaced"):
+        if holder in ("deleted", "replaced", "deallocated", "elsewhere"):
             assert error == ""
             assert node.specs == [f"gpu.jetson-k3s.github.io-claim-{new['metadata']['uid']}.json"]
         elif holder == "exists":

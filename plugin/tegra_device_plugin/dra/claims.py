@@ -61,6 +61,17 @@ class Prepared:
     claim: ClaimReference
     devices: tuple[Device, ...]
 
+    def has_files_of(self, other: Prepared) -> bool:
+        """True if the containers of both mount the same files.
+
+        The rest of a device may differ: a checkpoint of an earlier release can lack a fact.
+        """
+        return _mounted(self.devices) == _mounted(other.devices)
+
+
+def _mounted(devices: tuple[Device, ...]) -> set[tuple[str, int | None, bool]]:
+    return {(one.key, one.memory, one.admin) for one in devices}
+
 
 def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> tuple[Device, ...]:
     """Give the devices of `pool` that are allocated to the claim, at least one. Raises ClaimError."""
@@ -81,6 +92,17 @@ def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> t
     if not found:
         raise ClaimError(f"claim {reference} has no device of {DRIVER} in the pool {pool} of this node")
     return found
+
+
+def present(claim: Mapping[str, Any] | None, reference: ClaimReference, pool: str) -> tuple[Device, ...]:
+    """Give the devices of `pool` that the claim has now; `claim` is what the API server has by that name.
+
+    None if it was deleted, replaced or deallocated, or is allocated elsewhere. Raises ClaimError.
+    """
+    if claim is None or claim.get("metadata", {}).get("uid") != reference.uid:
+        return ()
+    allocation = claim.get("status", {}).get("allocation") or {}
+    return tuple(_ours(allocation.get("devices", {}).get("results", ()), pool))
 
 
 def conflict(wanted: tuple[Device, ...], allocated: tuple[Device, ...]) -> Device | None:

@@ -13,23 +13,20 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
+from tegra_device_plugin.dra.checkpoint import NAME, CheckpointError, load, save
+from tegra_device_plugin.dra.claims import Device, Prepared
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.sharing.allocation import VISIBLE_DEVICES
 from tegra_device_plugin.sharing.memory_limit import LEDGERS, Limit, provide_files
-from tegra_device_plugin.system.atomicfile import replace_file, update_file
+from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.kubernetes import DRIVER
-
-NAME = "checkpoint.json"
-VERSION = 1
-_MODE = 0o600
 
 # Prefix of the ledgers of claims. The device plugin has ledgers in the same directory.
 _LEDGER_PREFIX = "claim-"
@@ -40,10 +37,6 @@ _CDI_KIND = f"{DRIVER}/claim"
 _CDI_PREFIX = f"{DRIVER}-claim-"
 
 logger = logging.getLogger(__name__)
-
-
-class CheckpointError(OSError):
-    """The checkpoint cannot be used. The driver leaves the file as it is."""
 
 
 @dataclass
@@ -73,7 +66,7 @@ class ClaimStore:
     def commit(self, claims: Mapping[str, Prepared]) -> None:
         """Replace the prepared claims. After an OSError they are as before, and the kubelet tries again.
 
-        The devices of a claim that stays must stay the same.
+        The files of a claim that stays must stay the same.
         """
         before = self.claims
         added = [one for uid, one in claims.items() if uid not in before]
@@ -163,60 +156,11 @@ class ClaimStore:
         }
 
 
-def load(path: Path) -> dict[str, Prepared]:
-    """Give the claims by uid, none if there is no file. Raises CheckpointError."""
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise _unusable(path, error.strerror or str(error)) from error
-    try:
-        document = json.loads(content)
-        version = document["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise _unusable(path, "it is damaged") from error
-    if version != VERSION:
-        raise _unusable(path, f"it is of version {version!r}, this driver reads {VERSION}")
-    try:
-        return {uid: _prepared(uid, entry) for uid, entry in document["claims"].items()}
-    except (KeyError, TypeError, AttributeError) as error:
-        raise _unusable(path, "it is damaged") from error
-
-
-def save(path: Path, claims: Mapping[str, Prepared]) -> None:
-    """Replace the file in one step, durably. Raises OSError."""
-    document = {
-        "version": VERSION,
-        "claims": {
-            uid: {
-                "namespace": one.claim.namespace,
-                "name": one.claim.name,
-                "devices": [asdict(device) for device in one.devices],
-            }
-            for uid, one in claims.items()
-        },
-    }
-    replace_file(path, json.dumps(document, indent=1) + "\n", _MODE)
-
-
-def _prepared(uid: str, entry: Mapping[str, Any]) -> Prepared:
-    claim = ClaimReference(entry["namespace"], entry["name"], uid)
-    return Prepared(claim, tuple(Device(**device) for device in entry["devices"]))
-
-
 def _is_complete(path: Path) -> bool:
     """True if a ledger is complete: a kill can leave it empty."""
     with suppress(OSError):
         return ledger.mounted(path).stat().st_size >= ledger.SIZE
     return False
-
-
-def _unusable(path: Path, why: str) -> CheckpointError:
-    return CheckpointError(
-        f"{path}: {why}. It lists the prepared claims, so it is not replaced. Run the version of the "
-        "driver that wrote it; or, if no pod of this node has a claim for the GPU, remove the file"
-    )
 
 
 def cdi_names(uid: str, device: Device) -> tuple[str, str]:

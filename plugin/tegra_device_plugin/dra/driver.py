@@ -16,7 +16,7 @@ from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
-from tegra_device_plugin.dra import api_server, claimstore
+from tegra_device_plugin.dra import api_server, checkpoint
 from tegra_device_plugin.dra.api_server import Server
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
@@ -84,7 +84,7 @@ class Driver(Service[DraSettings]):
             place = Place(
                 root=settings.host_root,
                 pool=settings.node_name,
-                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / claimstore.NAME,
+                checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
                 limit_dir=settings.gpu_limit_dir,
                 limit_library=settings.gpu_limit_library,
                 overhead=dra.context_overhead,

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -114,10 +114,9 @@ class Preparer:
             raise ClaimError(f"{reference.uid!r} is not the uid of a claim")
         prepared = await self._allocated(reference)
         if holders := await self._in_thread(lambda: self._commit(prepared), _COMMIT_SECONDS):
-            await asyncio.gather(*map(self._check_deleted, holders))
-            deleted = [one.claim.uid for one in holders]
-            if holders := await self._in_thread(lambda: self._commit(prepared, deleted), _COMMIT_SECONDS):
-                raise _still_prepared(holders[0])
+            await asyncio.gather(*(self._check_released(one, prepared) for one in holders))
+            if others := await self._in_thread(lambda: self._commit(prepared, holders), _COMMIT_SECONDS):
+                raise _still_prepared(others[0])
         logger.info("prepared %s: %s", reference, _keys(prepared))
         return prepared
 
@@ -146,8 +145,11 @@ class Preparer:
                 "node reaches it; the kubelet tries again"
             ) from error
 
-    async def _check_deleted(self, holder: Prepared) -> None:
-        """Raise ClaimError unless the API server has deleted the claim of `holder`."""
+    async def _check_released(self, holder: Prepared, wanted: Prepared) -> None:
+        """Raise ClaimError if a device that the claim of `holder` has now excludes those of `wanted`.
+
+        The kubelet may never unprepare a claim, for example after its own checkpoint was removed.
+        """
         reference = holder.claim
         try:
             found = await self._fetch(reference, _REQUEST_SECONDS)
@@ -155,9 +157,9 @@ class Preparer:
             raise ClaimError(
                 f"cannot check whether the claim {reference}, which has {_keys(holder)}, exists: {error}"
             ) from error
-        if found is not None and found["metadata"]["uid"] == reference.uid:
+        if claims.conflict(wanted.devices, claims.present(found, reference, self._place.pool)):
             raise _still_prepared(holder)
-        logger.warning("the API server has deleted the claim %s: unpreparing it", reference)
+        logger.warning("%s is no longer allocated to the claim %s: unpreparing it", _keys(holder), reference)
 
     async def _unprepare(self, reference: ClaimReference) -> None:
         if await self._in_thread(lambda: self._release(reference.uid), _COMMIT_SECONDS):
@@ -187,26 +189,32 @@ class Preparer:
 
     # In the thread.
 
-    def _commit(self, prepared: Prepared, deleted: Collection[str] = ()) -> list[Prepared]:
-        """Prepare a claim, and unprepare the `deleted` claims; or give the conflicting claims.
+    def _commit(self, prepared: Prepared, released: Sequence[Prepared] = ()) -> list[Prepared]:
+        """Prepare a claim, and unprepare those of `released` that are as they were; or give the holders.
 
         Raises ClaimError, OSError.
         """
         uid = prepared.claim.uid
-        if self._store.claims.get(uid) == prepared:
+        known = self._store.claims.get(uid)
+        if known and known.has_files_of(prepared):  # which a pod of the claim may use
             self._store.make_files(prepared, new=False)
             return []
-        others = {one: other for one, other in self._store.claims.items() if one not in (uid, *deleted)}
+        others = {
+            one: other for one, other in self._store.claims.items() if one != uid and other not in released
+        }
         holders = [one for one in others.values() if claims.conflict(prepared.devices, one.devices)]
         if holders:
             return holders
         health = self._place.health
         if health is None:
             raise ClaimError("the board was not observed yet; the kubelet tries again")
-        is_new = uid not in self._store.claims
-        if is_new and not health.healthy and not all(one.tolerates_unhealthy for one in prepared.devices):
+        if (
+            known is None
+            and not health.healthy
+            and not all(one.tolerates_unhealthy for one in prepared.devices)
+        ):
             raise ClaimError(f"the GPU is unhealthy: {health.reason}: {health.detail}")
-        if not is_new:  # other devices than before
+        if known:  # other devices than before
             self._release(uid)
         self._store.commit(others | {uid: prepared})
         return []

@@ -6,7 +6,7 @@ from typing import Any
 
 from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.dra import claimstore
+from tegra_device_plugin.dra import checkpoint
 from tegra_device_plugin.dra.claims import ClaimReference
 from tegra_device_plugin.dra.claimstore import Place
 from tegra_device_plugin.dra.devices import Gpu
@@ -46,7 +46,7 @@ def place(tmp_path: Path) -> Place:
     return Place(
         root=root,
         pool=NODE,
-        checkpoint=tmp_path / claimstore.NAME,
+        checkpoint=tmp_path / checkpoint.NAME,
         limit_dir=limits.limit,
         limit_library=limits.library,
         overhead=MIB,

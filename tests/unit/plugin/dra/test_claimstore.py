@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tegra_device_plugin.dra.checkpoint import CheckpointError, load, save
 from tegra_device_plugin.dra.claims import ClaimReference, Device, Prepared
-from tegra_device_plugin.dra.claimstore import CheckpointError, ClaimStore, load, save
+from tegra_device_plugin.dra.claimstore import ClaimStore
 from tegra_device_plugin.sharing import ledger
 
 from tests.unit.plugin.dra.objects import place
@@ -45,6 +46,16 @@ def test_a_saved_checkpoint_is_loaded(tmp_path: Path) -> None:
         ('{"version": 1, "claims": {"u1": {"name"', "it is damaged"),
         ('{"version": 1, "claims": {"u1": {"name": "a"}}}', "it is damaged"),
         ('{"version": 1, "claims": []}', "it is damaged"),
+        ('{"version": 1}', "it is damaged"),
+        (
+            '{"version": 1, "claims": {"u1": {"namespace": "n", "name": 7, "devices": []}}}',
+            "name of the claim u1",
+        ),
+        (
+            '{"version": 1, "claims": {"u1": {"namespace": "n", "name": "a", "devices": {}}}}',
+            "devices of the claim",
+        ),
+        ('{"version": true, "claims": {}}', "it is of version True"),
         ("[]", "it is damaged"),
         ('{"version": 2, "claims": {}}', "it is of version 2, this driver reads 1"),
     ],
@@ -57,13 +68,56 @@ def test_an_unreadable_checkpoint_is_rejected_and_kept(tmp_path: Path, content: 
     assert path.read_text() == content
 
 
-def test_a_device_of_a_later_version_is_rejected(tmp_path: Path) -> None:
+OF_0_1_0 = Path(__file__).with_name("checkpoint-0.1.0.json")  # written by that release
+
+
+def test_the_checkpoint_of_0_1_0_is_read_and_written_as_it_was(tmp_path: Path) -> None:
+    """So that either release can follow the other."""
+    claims = load(OF_0_1_0)
+    assert [str(one.claim) for one in claims.values()] == [
+        *("default/train-gpu-x7k2p", "team-a/monitor", "team-b/shares")
+    ]
+    assert [device for one in claims.values() for device in one.devices] == [
+        Device("gpu", "igpu-0", "8f0e8c9a-4f0b-4b0a-9f63-2f7d1c0b9e44", 3 << 30),
+        Device("watch", "igpu-0", admin=True, tolerates_unhealthy=True),
+        Device("first", "igpu-0-share-0"),
+        Device("second", "igpu-0-share-3"),
+    ]
+    save(tmp_path / "checkpoint.json", claims)
+    assert (tmp_path / "checkpoint.json").read_bytes() == OF_0_1_0.read_bytes()
+
+
+def test_keys_of_a_later_release_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "checkpoint.json"
     save(path, CLAIMS)
     document = json.loads(path.read_text())
-    document["claims"]["u1"]["devices"][0]["colour"] = "green"
+    claims = document["claims"]
+    for entry in (document, claims["u1"], claims["u1"]["devices"][0], claims["u2"]["devices"][1]):
+        entry["colour"] = {"of": "a later release"}
     path.write_text(json.dumps(document))
-    with pytest.raises(CheckpointError, match="damaged"):
+    assert load(path) == CLAIMS
+    save(path, CLAIMS | B)
+    del document["claims"]["u2"]
+    save(path, A | B)
+    found = json.loads(path.read_text())
+    assert found["claims"].pop("u3")["name"] == "b"
+    assert found == document
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        *(("request", 1), ("name", None), ("share", 7), ("memory", "3Gi"), ("memory", True), ("admin", 1)),
+        ("tolerates_unhealthy", "no"),
+    ],
+)
+def test_a_value_of_another_type_is_named(tmp_path: Path, key: str, value: object) -> None:
+    path = tmp_path / "checkpoint.json"
+    save(path, CLAIMS)
+    document = json.loads(path.read_text())
+    document["claims"]["u2"]["devices"][1][key] = value
+    path.write_text(json.dumps(document))
+    with pytest.raises(CheckpointError, match=rf"it is damaged: {key} of a device of the claim u2 is"):
         load(path)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tegra_device_plugin.dra import claimstore, preparing
+from tegra_device_plugin.dra import checkpoint, claimstore, preparing
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
 from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.sharing import ledger
@@ -143,7 +143,7 @@ async def test_prepare_times_out_before_the_kubelet(claims: Claims, monkeypatch:
 async def test_a_disk_that_hangs_is_named_and_the_commit_ends_when_it_goes_on(
     claims: Claims, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    save, writes, goes_on = claimstore.save, threading.Event(), threading.Event()
+    save, writes, goes_on = checkpoint.save, threading.Event(), threading.Event()
 
     def hang_then_save(path: Path, content: Mapping[str, Prepared]) -> None:
         writes.set()
@@ -166,7 +166,7 @@ async def test_a_disk_that_hangs_is_named_and_the_commit_ends_when_it_goes_on(
     goes_on.set()
     await claims.preparer.finish()
     assert claims.preparer.in_use == 1
-    assert list(claimstore.load(claims.place.checkpoint)) == [CLAIM.uid]
+    assert list(checkpoint.load(claims.place.checkpoint)) == [CLAIM.uid]
 
 
 async def test_a_claim_with_another_allocation_is_prepared_again(claims: Claims) -> None:
@@ -175,6 +175,58 @@ async def test_a_claim_with_another_allocation_is_prepared_again(claims: Claims)
     claims.allocate(CLAIM, result("igpu-0-share-1"))
     found = await claims.prepare(CLAIM)
     assert isinstance(found, Prepared) and found.devices[0].name == "igpu-0-share-1"
+
+
+async def test_a_second_pod_keeps_the_files_of_the_first_when_the_checkpoint_knows_less(
+    claims: Claims,
+) -> None:
+    """As after an update, by whose release more is known of a device."""
+    share: dict[str, Any] = {"shareID": "s1", "consumedCapacity": {"memory": "3Gi", "cores": "0"}}
+    claims.allocate(CLAIM, result(**share))
+    await claims.prepare(CLAIM)
+    file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
+    claims.allocate(CLAIM, result(**share, tolerations=[{"operator": "Exists"}]))
+    claims.place.health = SICK
+    with ledgers.used_by(file, 7):  # by the first pod
+        found = await claims.prepare(CLAIM)
+        assert isinstance(found, Prepared) and found.devices[0].tolerates_unhealthy
+        assert ledger.read(file) == ledger.Ledger(3 * GIB, MIB, (7,))
+
+
+@pytest.mark.parametrize("present", [None, "igpu-0-share-1", "igpu-0-share-0"])
+async def test_a_claim_has_the_devices_of_its_present_allocation(claims: Claims, present: str | None) -> None:
+    claims.allocate(CLAIM, result("igpu-0-share-0"))
+    await claims.prepare(CLAIM)
+    claims.allocate(CLAIM, *([result(present)] if present else [result(pool="jetson-2")]))
+    claims.allocate(OTHER, result("igpu-0-share-0"))
+    answer = await claims.prepare(OTHER)
+    if present == "igpu-0-share-0":
+        assert str(answer).startswith("igpu-0-share-0 is still prepared for the claim default/a")
+    else:
+        assert isinstance(answer, Prepared)
+        assert list(checkpoint.load(claims.place.checkpoint)) == [OTHER.uid]
+
+
+async def test_a_claim_that_is_prepared_anew_while_it_is_checked_keeps_its_gpu(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims.allocate(CLAIM, result("igpu-0-share-0"))
+    await claims.prepare(CLAIM)
+    claims.allocate(OTHER, result("igpu-0-share-0"))
+    get = claims._get
+
+    async def allocated_meanwhile(namespace: str, name: str) -> Mapping[str, Any] | None:
+        monkeypatch.setattr(claims.preparer, "_get_claim", get)
+        claims.allocate(CLAIM, result("igpu-0"))
+        await claims.prepare(CLAIM)
+        return claim(uid=CLAIM.uid)
+
+    async def first(namespace: str, name: str) -> Mapping[str, Any] | None:
+        monkeypatch.setattr(claims.preparer, "_get_claim", allocated_meanwhile)
+        return await get(namespace, name)
+
+    monkeypatch.setattr(claims.preparer, "_get_claim", first)
+    assert str(await claims.prepare(OTHER)).startswith("igpu-0 is still prepared for the claim default/a")
 
 
 async def test_an_error_of_one_claim_does_not_affect_others(claims: Claims) -> None:
