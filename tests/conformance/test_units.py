@@ -87,7 +87,7 @@ async def test_a_container_with_core_and_memory_gets_one_gpu_and_a_limit(
             memory.envs["TEGRA_GPU_LIMIT_LEDGER"]: str((node.limit / "ledgers/m3").resolve()),
         }
         files = {str(path) for path in node.limit.rglob("*") if path.is_file() and not path.is_symlink()}
-        assert files == set(mounts.values())
+        assert files == {*mounts.values(), f"{node.limit}/ledger-key"}
         preloaded = (node.limit / "ld.so.preload").read_text().split()
         assert set(preloaded) < mounts.keys()
 
@@ -110,6 +110,22 @@ async def test_each_start_of_a_container_has_its_ledger_in_the_same_file(
         assert other.read_bytes() == b"in use"
         assert mounted.stat().st_mode & 0o777 == 0o644
         assert (node.limit / "ledgers").stat().st_mode & 0o777 == 0o700
+
+
+@one_generation
+async def test_a_start_makes_the_file_again_that_the_kubelet_mounts(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        memory = (await kubelet.allocate(["m3", "m4"], resource=MEMORY)).container_responses[0]
+        mounted = Path(memory.mounts[2].host_path)
+    for path in (node.limit / "ledgers").iterdir():
+        path.unlink()
+    async with start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        await kubelet.start_container(MEMORY, ["m3", "m4"])  # by the kubelet's checkpoint, without Allocate
+        assert ledger.read(mounted) == ledger.Ledger(512 * MIB, 10 * MIB)
 
 
 @one_generation

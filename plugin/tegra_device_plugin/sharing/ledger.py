@@ -6,6 +6,10 @@ the locks, which are in the kernel's memory and end with their process.
 
 A ledger is a link with the name of its devices or claim. The link leads to the mounted file, whose name
 cannot be guessed. Only root can read the directory.
+
+The kubelet and CDI specs keep the mounted file's path for as long as the container exists. So the path has to
+be the same again after the files were removed, or lost by a power cut: it follows from the ledger's name and
+a secret key of the board. Release 0.1.0 chose it by chance; such a file keeps its name as long as its link.
 """
 
 from __future__ import annotations
@@ -14,15 +18,22 @@ import fcntl
 import os
 import struct
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from tegra_device_plugin.system.atomicfile import make_file, replace_file
 
 MAGIC = b"TGLEDGR2"
 SLOTS = 64
 _SLOT_BITS = 56
 _MODE = 0o644  # the container's processes may be of any user
+
+KEY = "ledger-key"
+_KEY_BYTES = 32
+_KEY_MODE = 0o600
+_SECRET_DIGITS = 32  # hexadecimal
 
 _HEADER = struct.Struct("<8sQQ40x")
 SIZE = _HEADER.size
@@ -82,23 +93,53 @@ def _locked(handle: int, first: int, end: int, until: float) -> Iterator[int]:
         first = slot + 1
 
 
-def provide(link: Path, limit: int, overhead: int) -> None:
-    """Make the ledger, or write into an existing ledger. Raises OSError."""
+def key(directory: Path) -> bytes:
+    """Give the secret key of the names, which is made once. Raises OSError."""
+    path = directory / KEY
     try:
-        file, is_new = mounted(link), False
+        found = path.read_bytes()
+    except FileNotFoundError:
+        make_file(path, os.urandom(_KEY_BYTES), _KEY_MODE)
+        found = path.read_bytes()  # another instance may have been faster
+    if len(found) != _KEY_BYTES:  # damaged: only new ledgers need a new one
+        found = os.urandom(_KEY_BYTES)
+        replace_file(path, found, _KEY_MODE)
+    return found
+
+
+def provide(link: Path, limit: int, overhead: int, key: Callable[[], bytes]) -> None:
+    """Make the ledger, or write into an existing ledger. Raises OSError, and leaves no new file then."""
+    try:
+        file, has_link = mounted(link), True
     except OSError:  # no ledger, or a ledger of an older version, which has no link
-        file, is_new = link.with_name(f"{link.name}.{os.urandom(16).hex()}"), True
+        file, has_link = link.with_name(f"{link.name}.{_secret(link.name, key())}"), False
+    is_new = not os.path.lexists(file)
+    try:
+        _write(file, header(limit, overhead))
+        if not has_link:
+            link.unlink(missing_ok=True)
+            link.symlink_to(file.name)
+    except OSError:
+        if is_new:
+            file.unlink(missing_ok=True)
+        raise
+
+
+def _secret(name: str, key: bytes) -> str:
+    import hmac  # noqa: PLC0415 - loads OpenSSL, which a plugin without a new ledger does without
+
+    return hmac.digest(key, name.encode(), "sha256").hex()[:_SECRET_DIGITS]
+
+
+def _write(file: Path, content: bytes) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     handle = os.open(file, flags, _MODE)
     try:
         os.fchmod(handle, _MODE)  # past the umask
-        os.pwrite(handle, header(limit, overhead), 0)
-        os.ftruncate(handle, SIZE)
+        os.pwrite(handle, content, 0)
+        os.ftruncate(handle, len(content))
     finally:
         os.close(handle)
-    if is_new:
-        link.unlink(missing_ok=True)
-        link.symlink_to(file.name)
 
 
 def mounted(link: Path) -> Path:

@@ -32,12 +32,13 @@ class Mount(NamedTuple):
 
 
 def provide_files(directory: Path, library: Path) -> None:
-    """Make the files in `directory` that every container mounts. Raises OSError."""
+    """Make the files of all containers in `directory`, and the ledgers' key. Raises OSError."""
     content = library.read_bytes()
     if not content:
         raise OSError(f"{library} is empty")
     directory.mkdir(exist_ok=True)
     (directory / LEDGERS).mkdir(_LEDGERS_MODE, exist_ok=True)
+    ledger.key(directory)
     # By a rename: running containers keep the files that they have mounted.
     update_file(directory / LIBRARY, content)
     update_file(directory / PRELOAD, f"{CONTAINER_LIBRARY}\n")
@@ -93,7 +94,8 @@ class Limit:
     def prepare(self) -> None:
         """Make the ledger, and check the files that containers mount. Raises OSError."""
         check_files(self.directory)
-        ledger.provide(self.ledger, self.size // MIB * MIB, self.overhead)  # in MiB, like the environment
+        size = self.size // MIB * MIB  # in MiB, like the environment
+        ledger.provide(self.ledger, size, self.overhead, lambda: ledger.key(self.directory))
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +26,24 @@ def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in:
     features.d and CDI's directories are read at any moment. `staged_in` is another directory for that, of the
     same file system, where even hidden files are read.
     """
+    _stage(path, content, mode, staged_in, lambda staged: staged.replace(path))
+
+
+def make_file(path: Path, content: str | bytes, mode: int = 0o644) -> None:
+    """Make a file as `replace_file` does, unless it is there, also if others make it now. Raises OSError."""
+
+    def link(staged: Path) -> None:
+        with suppress(FileExistsError):
+            path.hardlink_to(staged)
+        staged.unlink()
+
+    _stage(path, content, mode, None, link)
+
+
+def _stage(
+    path: Path, content: str | bytes, mode: int, staged_in: Path | None, put: Callable[[Path], object]
+) -> None:
+    """Write the content to a hidden file, let `put` give it its name, and wait for the disk."""
     import tempfile  # noqa: PLC0415 - 11 modules, which a plugin that writes nothing does without
 
     # Before anything changes: a process out of descriptors fails here.
@@ -37,9 +56,9 @@ def replace_file(path: Path, content: str | bytes, mode: int = 0o644, staged_in:
                 file.flush()
                 os.fchmod(handle, mode)
                 os.fsync(handle)
-            Path(name).replace(path)
+            put(Path(name))
         except BaseException as error:
-            Path(name).unlink()
+            Path(name).unlink(missing_ok=True)
             if isinstance(error, OSError) and error.filename is None:  # a full disk, say
                 error.filename = str(path)
             raise

@@ -130,7 +130,7 @@ def test_shares_have_the_limit_in_force_and_the_memory_that_counts_against_it(
     monkeypatch.setenv("CONFIG_FILE", str(config))
     monkeypatch.setenv("GPU_LIMIT_DIR", str(tmp_path))
     (tmp_path / "ledgers").mkdir()
-    ledger.provide(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20)
+    ledger.provide(tmp_path / "ledgers/m7", 3000 << 20, 10 << 20, lambda: b"k")
     memory = [f"m{number}" for number in range(3006, 6, -1)]
     kubelet.answer = answering(("nvidia.com/gpucores", ["c1", "c0"]), ("nvidia.com/gpumem", memory))
     share = "n/p c: 2 nvidia.com/gpucores, 3000 nvidia.com/gpumem, weight 2 %"
