@@ -62,11 +62,17 @@ class ClaimStore:
         """Read the checkpoint. Raises CheckpointError."""
         self.claims: Mapping[str, Prepared] = load(place.checkpoint)
         self._place = place
+        self._saved = True
 
     def commit(self, claims: Mapping[str, Prepared]) -> None:
         """Replace the prepared claims. After an OSError they are as before, and the kubelet tries again.
 
         The files of a claim that stays must stay the same.
+
+        A commit that only unprepares succeeds without the checkpoint, for example on a full disk: the kubelet
+        keeps a pod in Terminating until its claim is unprepared. `restore` saves it later. If the driver ends
+        before that, the claim is prepared again at the next start. No pod uses it, and it keeps the GPU from
+        no other claim, because the allocation at the API server decides.
         """
         before = self.claims
         added = [one for uid, one in claims.items() if uid not in before]
@@ -74,20 +80,30 @@ class ClaimStore:
             for one in added:
                 self.make_files(one, new=True)
             save(self._place.checkpoint, claims)
+            self._saved = True
         except OSError as error:
-            if not self._is_saved(claims):
+            path = self._place.checkpoint
+            if self._is_saved(claims):
+                self._saved = True
+                # A step after the rename has failed, such as the sync of the directory.
+                logger.warning("%s may be lost at a power cut: %s", path, error)
+            elif added:
                 for one in added:
                     self._remove_files(one)
                 raise
-            # A step after the rename has failed, such as the sync of the directory.
-            logger.warning("%s may be lost at a power cut: %s", self._place.checkpoint, error)
+            else:
+                self._saved = False
+                logger.warning("%s still has claims that are unprepared, it cannot be saved: %s", path, error)
         self.claims = claims
         for uid, one in before.items():
             if uid not in claims:
                 self._remove_files(one)
 
     def restore(self) -> None:
-        """Make missing files of prepared claims, and remove files of other claims. Raises OSError."""
+        """Make missing files of prepared claims, and remove files of other claims. Raises OSError.
+
+        Saves the checkpoint, if that has failed.
+        """
         for prepared in self.claims.values():
             try:
                 self.make_files(prepared, new=False)
@@ -95,6 +111,9 @@ class ClaimStore:
                 logger.warning("the claim %s lacks files: %s", prepared.claim, error)
         for path in self._leftovers():
             path.unlink(missing_ok=True)
+        if not self._saved:
+            save(self._place.checkpoint, self.claims)
+            self._saved = True
 
     def make_files(self, prepared: Prepared, *, new: bool) -> None:
         """Make the files of a claim. The ledger of a claim that is not `new` stays. Raises OSError."""

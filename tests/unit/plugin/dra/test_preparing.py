@@ -2,6 +2,7 @@
 """Prepare and unprepare: what is on disk then, and what is said when it cannot be."""
 
 import asyncio
+import errno
 import json
 import threading
 from collections.abc import Mapping
@@ -167,6 +168,36 @@ async def test_a_disk_that_hangs_is_named_and_the_commit_ends_when_it_goes_on(
     await claims.preparer.finish()
     assert claims.preparer.in_use == 1
     assert list(checkpoint.load(claims.place.checkpoint)) == [CLAIM.uid]
+
+
+async def test_a_full_disk_keeps_no_pod_in_terminating_and_no_gpu(
+    claims: Claims, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    claims.allocate(CLAIM, result(shareID="s1", consumedCapacity={"memory": "3Gi", "cores": "0"}))
+    await claims.prepare(CLAIM)
+    monkeypatch.setattr(claimstore, "save", fail)
+    assert await claims.preparer.unprepare([CLAIM]) == {CLAIM.uid: ""}
+    assert (claims.preparer.in_use, claims.files, list(claims.ledgers.iterdir())) == (0, [], [])
+    assert f"{claims.place.checkpoint} still has claims that are unprepared" in caplog.text
+    claims.allocate(OTHER, result())
+    assert "No space left" in str(await claims.prepare(OTHER))
+    assert claims.files == []
+    with pytest.raises(OSError, match="No space left"):
+        await claims.preparer.restore()
+    monkeypatch.undo()
+    before = claims.place.checkpoint.read_bytes()
+    await claims.preparer.restore()
+    assert checkpoint.load(claims.place.checkpoint) == {}
+    # The driver ended before it could save: the kubelet does not unprepare the claim again.
+    claims.place.checkpoint.write_bytes(before)
+    claims.allocate(CLAIM)
+    claims.restarted()
+    assert claims.preparer.in_use == 1
+    assert isinstance(await claims.prepare(OTHER), Prepared)
+    assert claims.preparer.in_use == 1
 
 
 async def test_a_claim_with_another_allocation_is_prepared_again(claims: Claims) -> None:
