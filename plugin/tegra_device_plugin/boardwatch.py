@@ -3,7 +3,8 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from tegra_device_plugin.board import cdi, health
@@ -16,6 +17,7 @@ from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree, is_own_shortage, raise_own_shortage
 from tegra_device_plugin.system.kubernetes import MIB, render_quantity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
+from tegra_device_plugin.system.mounts import check_mounts
 from tegra_device_plugin.system.waiting import Sensor
 
 READ_DEADLINE_SECONDS = 3.0
@@ -105,8 +107,12 @@ class BoardWatch(Generic[S]):
         publisher: Publisher[S],
         reserve: Callable[[], None] = lambda: None,
         subscribers: Sequence[Subscriber[S]] = (),
+        directories: Callable[[S], Iterable[Path]] = lambda _: (),
     ) -> None:
-        """`reserve` raises BothApisError while the GPU is the other API's (kubelet/driver_conflict.py)."""
+        """`reserve` raises BothApisError while the GPU is the other API's (kubelet/driver_conflict.py).
+
+        `directories` are those of the host that this process needs, by its present settings.
+        """
         self.detection: Detection | None = None
         self.sample: Sample | None = None
         self.conflict: str | None = None
@@ -115,6 +121,7 @@ class BoardWatch(Generic[S]):
         self._publisher = publisher
         self._subscribers = subscribers
         self._reserve = reserve
+        self._directories = directories
         self._assessment = Assessment()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._observations = 0
@@ -136,11 +143,17 @@ class BoardWatch(Generic[S]):
             self._assessment.reconsider()
         self._wake.set()
 
+    def check_mounts(self) -> None:
+        """Raise StaleMountError if a directory of the host was deleted under its mount."""
+        check_mounts(self._directories(self._settings))
+
     async def run(self) -> None:
+        """Observe until cancelled. Raises StaleMountError: the next container mounts the new directory."""
         loop = asyncio.get_running_loop()
         starting_until = loop.time() + STARTING_SECONDS
         while True:
             self._wake.clear()
+            self.check_mounts()
             await self.observe()
             unsettled = self.has_gpu and not self._assessment.settled
             late = not (self.health and self.health.healthy) and loop.time() < starting_until

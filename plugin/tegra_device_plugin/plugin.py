@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
+from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
@@ -15,8 +18,9 @@ from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.service import ConfigWatch, Service
-from tegra_device_plugin.sharing.koordinator import Koordlet
+from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.system import mounts
 from tegra_device_plugin.telemetry.jtop import JtopProbe
 
 logger = logging.getLogger(__name__)
@@ -60,7 +64,8 @@ class DevicePlugin(Service[PluginSettings]):
             settings,
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
-            [Koordlet().report],
+            [koordinator.Koordlet().report],
+            _directories,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
         jtop = JtopProbe(settings.host_root)
@@ -89,3 +94,11 @@ class DevicePlugin(Service[PluginSettings]):
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
             self._board.use(self._settings)
+
+
+def _directories(settings: PluginSettings) -> Iterator[Path]:
+    kubelet = settings.device_plugin_dir.parent
+    yield from (settings.device_plugin_dir, driver_conflict.dra_directory(kubelet), kubelet / "pod-resources")
+    yield settings.gpu_limit_dir
+    host = (cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, koordinator.DIRECTORY)
+    yield from mounts.on_host(settings.host_root, *host)

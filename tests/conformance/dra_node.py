@@ -33,13 +33,13 @@ class DraNode:
         self.plugins = kubelet.directory / "plugins" / DRIVER
         self.registry = kubelet.directory / "plugins_registry"
 
-    def start(self, *more: str, sharing: str = "") -> AbstractAsyncContextManager[Plugin]:
+    def start(self, *more: str, sharing: str = "", before: str = "") -> AbstractAsyncContextManager[Plugin]:
         if sharing:
             self.files.share(sharing)
             more = (*more, f"--config={self.files.config}")
         command = (
-            f"env KUBECONFIG={self.kubeconfig} {shlex.quote(sys.executable)} -m tegra_device_plugin dra "
-            f"--host-root={{root}} --kubelet-dir={{dir}} --node-name={NODE} "
+            f"{before} env KUBECONFIG={self.kubeconfig} {shlex.quote(sys.executable)} "
+            f"-m tegra_device_plugin dra --host-root={{root}} --kubelet-dir={{dir}} --node-name={NODE} "
             f"--gpu-limit-dir={self.files.limit} --gpu-limit-library={self.files.library}"
         )
         return running(command, self.root, self.kubelet.directory, *more)

@@ -22,7 +22,8 @@ NAMES = ("0", "all")
 DIRECTORY = "/var/run/cdi"
 SPEC_FILE = f"{DIRECTORY}/tegra-device-plugin.json"
 
-_CSV_DIRECTORY = "/etc/nvidia-container-runtime/host-files-for-container.d"
+RUNTIME_DIRECTORY = "/etc/nvidia-container-runtime"
+_CSV_DIRECTORY = f"{RUNTIME_DIRECTORY}/host-files-for-container.d"
 _CSV_BYTES = 1 << 20
 _RELEASE = "/etc/nv_tegra_release"
 _HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base

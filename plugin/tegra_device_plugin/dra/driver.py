@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import ConfigWatch, Service
-from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system import mounts, waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog
@@ -100,7 +100,12 @@ class Driver(Service[DraSettings]):
             board_health = HealthBoard(settings.node_name, dra.devices)
             publisher = SlicePublisher(dra, self._written)
             devices = Devices(publisher, board_health, place)
-            board = BoardWatch(settings, devices, lambda: self._gpu_lock.acquire(device_plugins))
+            board = BoardWatch(
+                settings,
+                devices,
+                lambda: self._gpu_lock.acquire(device_plugins),
+                directories=_directories,
+            )
             registration = DriverRegistration(
                 settings.kubelet_dir, dra_services(preparer, board_health, settings.node_name)
             )
@@ -119,6 +124,17 @@ class Driver(Service[DraSettings]):
                 _keep_files(settings.host_root, preparer, devices.observed),
                 self._follow_configuration(),
             )
+
+
+def _directories(settings: DraSettings) -> Iterator[Path]:
+    kubelet = settings.kubelet_dir
+    yield from (
+        driver_conflict.dra_directory(kubelet),
+        kubelet / "plugins_registry",
+        kubelet / "device-plugins",
+    )
+    yield settings.gpu_limit_dir
+    yield from mounts.on_host(settings.host_root, cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY)
 
 
 async def _publish(node: str, publisher: SlicePublisher, connection: asyncio.Future[Server]) -> None:

@@ -53,6 +53,9 @@ class Pages(StatusPages):
             return Page("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
+    def _check_mounts(self) -> None:
+        self._board.check_mounts()
+
     def _observed_at(self) -> Mapping[str, float]:
         return {"board": self._board.observed_at, "sockets": self._registration.observed_at}
 

@@ -83,9 +83,11 @@ class DriverRegistration:
     async def _check_sockets(self) -> None:
         """Make the sockets if one is missing. The kubelet may remove its directories and make them again."""
         self.observed_at = _now()
-        sockets.check_mount(self._registry)
-        if self._servers and not self._is_due() and all(_is_there(one) for one in self._servers):
-            return
+        if self._servers:
+            if not self._is_due() and all(map(_is_there, self._servers)):
+                return
+        elif self._renew_at is not None and not self._is_due():
+            return  # the last start has failed
         if self._servers:
             logger.info("making the sockets again")
             await self._stop()
@@ -94,7 +96,7 @@ class DriverRegistration:
             await self._start()
         except OSError as error:
             await self._stop()
-            self._fail(str(error))
+            self._fail(str(error), CHECK_SECONDS)
 
     async def _start(self) -> None:
         self._socket.parent.mkdir(_DIRECTORY_MODE, parents=True, exist_ok=True)
@@ -126,11 +128,12 @@ class DriverRegistration:
         else:
             self._fail(f"the kubelet rejects the driver: {error}")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, most_seconds: float = RETRY.cap) -> None:
         self.why_not = why
         self.failed_registrations += 1
-        self._renew_at = _now() + self._retry.seconds
-        logger.warning("not registered, next attempt in %.0f s: %s", self._retry.seconds, why)
+        seconds = min(self._retry.seconds, most_seconds)
+        self._renew_at = _now() + seconds
+        logger.warning("not registered, next attempt in %.0f s: %s", seconds, why)
         self._retry = self._retry.longer()
         self._wake.set()
 

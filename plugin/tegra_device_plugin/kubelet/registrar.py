@@ -95,10 +95,7 @@ class Registrar:
         self._wake.set()
 
     async def run(self) -> None:
-        """Keep registered until cancelled; then end the streams and remove the sockets.
-
-        Raises StaleMountError.
-        """
+        """Keep registered until cancelled; then end the streams and remove the sockets."""
         try:
             while True:
                 self._wake.clear()
@@ -137,7 +134,6 @@ class Registrar:
         return (*self._retiring, self._endpoint) if self._endpoint else tuple(self._retiring)
 
     def _observe(self) -> Facts:
-        sockets.check_mount(self._directory)
         endpoint, others = self._endpoint, self._instance.others(self._directory)
         serving = _serving(others)
         silent = others.keys() - serving

@@ -7,7 +7,6 @@ import asyncio
 import itertools
 import logging
 import os
-import re
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -32,9 +31,6 @@ _SUFFIX = ".sock"
 _STANDS_BY = "-stand-by-"
 _LONGEST_NAME = f"{_PREFIX}{_STANDS_BY}{2**64 - 1:016x}-{10**9}{_SUFFIX}"
 
-# Blanks and backslashes in a mount point's name, by the kernel's mangle().
-_ESCAPED = re.compile(r"\\([0-7]{3})")
-
 # Deadlines: a start takes milliseconds; at the stop, for running calls and for all.
 _START_SECONDS = 5.0
 _GRACE_SECONDS = 1.0
@@ -48,10 +44,6 @@ Services: TypeAlias = "Mapping[str, Handlers]"
 """Handlers by the full name of their service."""
 
 logger = logging.getLogger(__name__)
-
-
-class StaleMountError(OSError):
-    """The mounted directory was deleted on the host."""
 
 
 def unary(method: Callable[..., Any], request: Any, response: Any) -> grpc.RpcMethodHandler[Any, Any]:
@@ -166,29 +158,6 @@ def check_path(path: Path) -> None:
     spare = MAX_SOCKET_PATH - len(os.fsencode(path))
     if spare < 0:
         raise OSError(f"{path.parent}: too long for the sockets in it, by {-spare} bytes")
-
-
-def check_mount(directory: Path) -> None:
-    """Raise StaleMountError if `directory` was deleted under a mount of it, which never shows a new one.
-
-    Only a restart of the container mounts the new directory. Without a mount, a directory that is being
-    deleted also has no link for a moment.
-    """
-    with suppress(FileNotFoundError):
-        if directory.stat().st_nlink == 0 and _is_mount_point(directory):
-            raise StaleMountError(
-                f"{directory} was deleted on the host, and this container still mounts the deleted "
-                "directory: restart the container"
-            )
-
-
-def _is_mount_point(directory: Path) -> bool:
-    """True if a file system is mounted there (proc_pid_mountinfo(5)); `Path.is_mount` misses bind mounts."""
-    mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
-    points = (line.split(" ", 5)[4] for line in mounts.splitlines())
-    return os.path.realpath(directory) in (
-        _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point) for point in points
-    )
 
 
 def _names(directory: Path) -> Iterator[str]:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager, suppress
 from http import HTTPStatus
 from typing import NamedTuple
 
+from tegra_device_plugin.system.mounts import StaleMountError
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition
 
 _REQUEST_SECONDS = 5.0  # from connection to last byte
@@ -50,10 +51,14 @@ class StatusPages:
         return Page(exposition(await self._metrics()), content_type=CONTENT_TYPE)
 
     async def healthz(self) -> Page:
-        """Fail when a loop is stuck, so that the kubelet restarts the container.
+        """Fail when a loop is stuck or a mount is stale, so that the kubelet restarts the container.
 
         Until a loop's first observation, its age counts from the start.
         """
+        try:
+            self._check_mounts()
+        except StaleMountError as error:
+            return Page(f"{error}\n", HTTPStatus.SERVICE_UNAVAILABLE)
         now = asyncio.get_running_loop().time()
         ages = {name: now - max(self._since, at) for name, at in self._observed_at().items()}
         stuck = [f"{name} for {age:.0f} s" for name, age in ages.items() if age > self.stuck_seconds]
@@ -63,6 +68,9 @@ class StatusPages:
 
     async def _metrics(self) -> Iterable[Metric]:
         raise NotImplementedError
+
+    def _check_mounts(self) -> None:
+        """Raise StaleMountError if a directory of the host was deleted under its mount."""
 
     def _observed_at(self) -> Mapping[str, float]:
         """Each loop's last observation, by the event loop's clock."""

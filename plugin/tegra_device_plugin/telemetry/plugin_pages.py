@@ -59,6 +59,9 @@ class Pages(StatusPages):
             return Page("no kubelet is listening\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
 
+    def _check_mounts(self) -> None:
+        self._board.check_mounts()
+
     def _observed_at(self) -> Mapping[str, float]:
         return {"board": self._board.observed_at, "registration": self._registrars.observed_at}
 

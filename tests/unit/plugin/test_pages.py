@@ -17,6 +17,7 @@ from tegra_device_plugin.board.health import Health, assess, sample
 from tegra_device_plugin.config.settings import PluginSettings, Sharing
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.system.mounts import StaleMountError
 from tegra_device_plugin.telemetry import httpd, plugin_pages
 from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
 from tegra_device_plugin.telemetry.jtop import Telemetry
@@ -28,7 +29,13 @@ class Plugin:
 
     def __init__(self, root: Path | None = None, *, connected: bool = False) -> None:
         self.board = SimpleNamespace(
-            detection=None, has_gpu=False, sample=None, health=None, conflict=None, observed_at=0.0
+            detection=None,
+            has_gpu=False,
+            sample=None,
+            health=None,
+            conflict=None,
+            observed_at=0.0,
+            check_mounts=lambda: None,
         )
         self.registrars = SimpleNamespace(connected=connected, streams=0, observed_at=0.0)
         self.advertised = AdvertisedResources()
@@ -126,6 +133,17 @@ async def test_healthz_fails_when_a_loop_has_stopped(part: str, monkeypatch: pyt
     assert (await shown.healthz()).status == HTTPStatus.OK
     loops[part].observed_at -= 1
     assert await shown.healthz() == httpd.Page(f"stuck: {part} for 41 s\n", HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+async def test_healthz_names_a_directory_that_was_deleted_under_its_mount() -> None:
+    def fail() -> None:
+        raise StaleMountError("/var/run/cdi was deleted on the host")
+
+    plugin = Plugin()
+    assert (await plugin.pages().healthz()).text == "ok\n"
+    plugin.board.check_mounts = fail
+    found = await plugin.pages().healthz()
+    assert (found.status, found.text) == (503, "/var/run/cdi was deleted on the host\n")
 
 
 async def test_healthz_counts_from_the_start_until_the_first_observation(

@@ -10,7 +10,6 @@ from tegra_device_plugin.kubelet.sockets import (
     Instance,
     accepts,
     check_length,
-    check_mount,
     serving,
     sweep,
 )
@@ -22,19 +21,6 @@ def test_a_directory_that_goes_has_no_sockets(tmp_path: Path, monkeypatch: pytes
     assert serving(tmp_path / "gone") == frozenset()
     assert Instance().others(tmp_path / "gone") == {}
     sweep(tmp_path / "gone")
-
-
-def test_a_directory_that_is_just_being_deleted_is_no_stale_mount(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check_mount(tmp_path)
-    check_mount(tmp_path / "absent")
-    going = tmp_path / "going"
-    going.mkdir()
-    monkeypatch.chdir(going)  # a working directory outlives its name
-    going.rmdir()
-    assert Path().stat().st_nlink == 0
-    check_mount(Path())
 
 
 def test_a_full_queue_is_not_a_dead_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
