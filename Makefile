@@ -16,7 +16,7 @@ say = @printf '\033[1m==> %s\033[0m\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.%: pyproject.toml constraints.txt constraints-python3.10.txt tools/bootstrap.sh
+.venv/.%: pyproject.toml constraints.txt $(wildcard tools/requirements/*.txt) tools/bootstrap.sh
 	$(call say,"Python environment in .venv for '$*' (installs python3-venv by apt where it is missing)")
 	sh tools/bootstrap.sh $*
 

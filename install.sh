@@ -82,10 +82,11 @@ if [ -n "$bundle" ]; then
 fi
 
 step "Ansible in .venv"
-[ -n "$(find -H .venv/.ansible .venv/.dev -newer constraints.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
 if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
-    .venv/bin/python -m pip install --quiet --disable-pip-version-check 'ansible-core==2.16.*' ||
+    sh tools/bootstrap.sh ansible-2.16 ||
         die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
+else
+    [ -n "$(find -H .venv/.ansible .venv/.dev -newer tools/requirements/ansible.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
 fi
 
 removal=''

@@ -1,13 +1,16 @@
 #!/bin/sh
-# bootstrap.sh ansible|image|dev: creates .venv with the versions of constraints*.txt. `ansible` is what the playbooks need, `image` what
-# builds the plugin's image, `dev` all of it.
+# bootstrap.sh ansible|ansible-2.16|image|dev: creates .venv. `ansible` is what the playbooks need, `ansible-2.16` the same for boards with
+# JetPack 4, `image` what builds the plugin's image: wheels with the hashes of tools/requirements/. `dev` is all of it, and besides what
+# tests and linters need, with the versions of constraints.txt.
 # On a bare Debian machine it installs python3-venv first (root and apt needed for that only).
 set -eu
 cd "$(dirname "$0")/.."
 
+minor=10
 case "$1" in
-    ansible | image) minor=10 install="--group $1" ;;
-    dev) minor=11 install="--group dev --editable ." ;;
+    ansible*) marker=ansible locks=$1 ;;
+    image) marker=image locks=image ;;
+    dev) marker=dev locks='ansible image' minor=11 ;;
 esac
 
 usable() {
@@ -35,11 +38,14 @@ fi
 
 # One that is there stays, unless its Python does not run or is too old for the wanted environment.
 usable .venv/bin/python || "$python" -m venv --clear .venv
-# --group needs pip 25.1.
-.venv/bin/python -m pip install --quiet --disable-pip-version-check 'pip>=25.1'
-# Python 3.10 (Ubuntu 22.04) is for the playbooks alone: no ansible-core after 2.17 runs with it.
-constraints=constraints.txt
-.venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || constraints="constraints-python3.10.txt"
-# shellcheck disable=SC2086  # several words
-.venv/bin/python -m pip install --quiet --disable-pip-version-check --constraint "$constraints" $install
-touch ".venv/.$1"
+pip='.venv/bin/python -m pip install --quiet --disable-pip-version-check'
+for lock in $locks; do
+    # Python 3.10 (Ubuntu 22.04) is for the playbooks alone: no ansible-core after 2.17 runs with it.
+    [ "$lock" != ansible ] || .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || lock=ansible-2.16
+    $pip --require-hashes --requirement "tools/requirements/$lock.txt"
+done
+if [ "$marker" = dev ]; then
+    $pip 'pip>=25.1' # knows --group
+    $pip --constraint constraints.txt --group dev --editable .
+fi
+touch ".venv/.$marker"

@@ -36,7 +36,7 @@ if command.startswith("cat"):
 elif command == "hostname":
     print(board["hostname"])
 """
-FILES = ("install.sh", "ansible.cfg", "constraints.txt")
+FILES = ("install.sh", "ansible.cfg", "tools/requirements/ansible.txt")
 AS_FLASHED = {"192.0.2.11": {"hostname": "ubuntu"}, "192.0.2.12": {"hostname": "ubuntu"}}
 ONE = """\
 # Written by install.sh. inventory.example shows more.
@@ -102,10 +102,10 @@ def script(path: Path, text: str) -> None:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Iterator[Checkout]:
     root = tmp_path / "checkout"
-    (root / "tools").mkdir(parents=True)
+    (root / "tools/requirements").mkdir(parents=True)
     for name in (*FILES, "tools/__init__.py", "tools/install_board.py"):
         shutil.copy(CHECKOUT / name, root / name)
-    os.utime(root / "constraints.txt", (0, 0))
+    os.utime(root / "tools/requirements/ansible.txt", (0, 0))
     script(root / "bin/ssh", SSH.format(boards=str(root / "boards.json")))
     tools = root / ".venv/bin"
     script(tools / "ansible-playbook", f'#!/bin/sh\necho "$*" >> {shlex.quote(str(root))}/played\n')
