@@ -31,12 +31,20 @@ def sign(file: Path, key: Path) -> Path:
     """
     signature = file.with_name(file.name + SUFFIX)
     run(["ssh-keygen", "-q", "-Y", "sign", "-f", key, "-n", NAMESPACE, file])
-    with tempfile.NamedTemporaryFile("w", prefix="signers-") as signers:
-        signers.write(allowed_signers(key))
-        signers.flush()
-        who = ["-f", signers.name, "-I", SIGNER, "-n", NAMESPACE]
-        run(["ssh-keygen", "-Y", "verify", *who, "-s", signature], stdin=file.read_text())
+    verify(file, allowed_signers(key))
     return signature
+
+
+def verify(file: Path, signers: str) -> None:
+    """Raise ToolError unless the signature beside the file is by one of `signers`, in ssh-keygen's form."""
+    with tempfile.NamedTemporaryFile("w", prefix="signers-") as known:
+        known.write(f"{signers}\n")
+        known.flush()
+        who = ["-f", known.name, "-I", SIGNER, "-n", NAMESPACE]
+        run(
+            ["ssh-keygen", "-Y", "verify", *who, "-s", file.with_name(file.name + SUFFIX)],
+            stdin=file.read_text(),
+        )
 
 
 def problem(key: Path | None) -> str:
