@@ -147,17 +147,16 @@ def test_roles_that_share_files_depend_on_them(role: str) -> None:
     modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
     tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
     meta = ROLES / role / "meta/main.yml"
-    shared = {"atomic_files": "atomic_files", "image_content": "image_content", "redact": "redact"}
-    shared["upload"] = "uploads"
-    own = {path.stem for path in (ROLES / role / "module_utils").glob("*.py")}
+    shared = {
+        name: "|".join(path.stem for path in (ROLES / name / "module_utils").glob("*.py"))
+        for name in ("atomic_files", "image_content", "redact", "upload")
+        if name != role
+    }
     needed = [
         {"role": name}
-        for name, file in shared.items()
-        if file not in own
-        and (
-            re.search(rf"ansible\.module_utils\.{file}\b", modules)
-            or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
-        )
+        for name, files in shared.items()
+        if re.search(rf"ansible\.module_utils\.({files})\b", modules)
+        or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
     ]
     texts = "".join(
         path.read_text()

@@ -7,13 +7,13 @@ tells a backup from such a file. It does not lie where the backups lie. Runs on 
 """
 
 import contextlib
-import fcntl
 import os
 import re
 import shutil
 import tempfile
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.file_locks import lock
 from ansible.module_utils.k3s_archive import ArchiveError, digest, read
 from ansible.module_utils.k3s_gpg import decrypt
 
@@ -54,7 +54,7 @@ def add(record, sha256, name):
         )
     os.makedirs(os.path.dirname(record), 0o700, exist_ok=True)
     with os.fdopen(os.open(record, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600), "r+b") as stream:
-        fcntl.flock(stream, fcntl.LOCK_EX)
+        lock(stream.fileno(), record)
         text = stream.read()
         # A line that a power cut has cut off stays alone.
         stream.write((b"\n" if text and not text.endswith(b"\n") else b"") + line.encode() + b"\n")

@@ -6,7 +6,6 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import contextlib
-import fcntl
 import json
 import os
 import socket
@@ -14,6 +13,7 @@ import time
 
 from ansible.module_utils.atomic_files import make_directory, replace_file
 from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.file_locks import lock as lock_file
 from ansible.module_utils.uploads import UploadError, remove_all
 
 DOCUMENTATION = r"""
@@ -108,14 +108,15 @@ def read(path):
 
 @contextlib.contextmanager
 def exclusive(path):
-    """No other run reads or writes the lock meanwhile."""
+    """No other run reads or writes the lock meanwhile. TimeoutError when another process does not release it.
+
+    Every user of the board can open the directory, but only root this file.
+    """
     make_directory(path)
-    directory = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        fcntl.flock(directory, fcntl.LOCK_EX)
+    busy = os.path.join(os.path.dirname(path), "busy")
+    with open(os.open(busy, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)) as stream:
+        lock_file(stream.fileno(), busy)
         yield
-    finally:
-        os.close(directory)
 
 
 def ended(path):
@@ -173,20 +174,21 @@ def main():
         with open(BOOT_ID) as stream:
             boot_id = stream.read().strip()
         module.exit_json(changed=False, other=other(path, run, time.monotonic()), boot_id=boot_id)
-    if not module.check_mode:
-        if module.params["state"] == "locked":
-            try:
-                refused = acquire(
-                    path,
-                    run,
-                    time.monotonic(),
-                    lambda: remove_all(module.params["uploads"]),
-                    module.params["again"],
-                )
-            except UploadError as error:
-                refused = str(error)
+    try:
+        if module.check_mode:
+            pass
+        elif module.params["state"] == "locked":
+            refused = acquire(
+                path,
+                run,
+                time.monotonic(),
+                lambda: remove_all(module.params["uploads"]),
+                module.params["again"],
+            )
         else:
             release(path, run)
+    except (UploadError, TimeoutError) as error:
+        refused = str(error)
     if refused:
         module.fail_json(msg=refused)
     # A lock is part of the run, not of the board's configuration: it is no change.

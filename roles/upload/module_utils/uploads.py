@@ -6,12 +6,13 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import contextlib
 import errno
-import fcntl
 import hashlib
 import os
 import shutil
 import stat
 import tempfile
+
+from ansible.module_utils.file_locks import lock
 
 PROJECT, UPLOADS = "jetson-k3s", "uploads"
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -87,7 +88,7 @@ def made(parent, name, path, private=False):
 
 @contextlib.contextmanager
 def project(base, create):
-    """(descriptor, path) of the project's directory in `base`, locked for this process.
+    """(descriptor, path) of the project's directory in `base`.
 
     Each directory on the way is checked, so nobody but root can replace a part of the path afterwards.
     FileNotFoundError when it is missing and is not to be made.
@@ -100,32 +101,54 @@ def project(base, create):
             below = (made if create and name == PROJECT else opened)(current, name, path)
             os.close(current)
             current = below
-        fcntl.flock(current, fcntl.LOCK_EX)
         yield current, path
     finally:
         os.close(current)
 
 
+def is_there(parent, directory):
+    """Whether the open directory is still the one with this name: another process may have removed it."""
+    try:
+        named = os.stat(UPLOADS, dir_fd=parent, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return os.path.samestat(named, os.fstat(directory))
+
+
 @contextlib.contextmanager
-def existing(base):
-    """(descriptor of the project's directory, path of the uploads in it); FileNotFoundError without any."""
-    with project(base, create=False) as (parent, above):
-        path = os.path.join(above, UPLOADS)
-        os.close(opened(parent, UPLOADS, path, private=True))
-        yield parent, path
+def locked(base, create=False):
+    """(descriptor of the project's directory, path of the uploads in it), locked for this process.
+
+    Only root can open the directory of the uploads, so only root can lock it. FileNotFoundError when it is
+    missing and is not to be made, TimeoutError when another process does not release it.
+    """
+    with project(base, create) as (parent, above):
+        path, there = os.path.join(above, UPLOADS), False
+        while not there:
+            try:
+                directory = (made if create else opened)(parent, UPLOADS, path, private=True)
+            except FileNotFoundError:
+                if create:  # it was there, and another process has removed it
+                    continue
+                raise
+            try:
+                lock(directory, path)
+                there = is_there(parent, directory)
+                if there:
+                    yield parent, path
+            finally:
+                os.close(directory)
 
 
 def make(base):
     """Make a new directory for one upload; return its path. UploadError, OSError."""
-    with project(base, create=True) as (parent, above):
-        path = os.path.join(above, UPLOADS)
-        os.close(made(parent, UPLOADS, path, private=True))
+    with locked(base, create=True) as (_, path):
         return tempfile.mkdtemp(dir=path)
 
 
 def remove(base, path):
     """Remove the directory of one upload. UploadError, OSError."""
-    with contextlib.suppress(FileNotFoundError), existing(base) as (parent, place):
+    with contextlib.suppress(FileNotFoundError), locked(base) as (parent, place):
         name = os.path.basename(path)
         if name in ("", ".", "..") or path != os.path.join(place, name):
             raise UploadError("{} is no upload in {}. Nothing was removed.".format(path, place))
@@ -136,7 +159,7 @@ def remove(base, path):
 
 def remove_all(base):
     """Remove all uploads, which interrupted runs have left. UploadError, OSError."""
-    with contextlib.suppress(FileNotFoundError), existing(base) as (_, place):
+    with contextlib.suppress(FileNotFoundError), locked(base) as (_, place):
         shutil.rmtree(place)
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import datetime
+import fcntl
 import os
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
 
 lock = load("run_lock/library/run_lock.py")
+file_locks = load("atomic_files/module_utils/file_locks.py")
 runs = load("run_lock/filter_plugins/run_lock.py")
 
 NOW = 1000.0  # seconds of the board's clock
@@ -79,6 +81,29 @@ def test_lock_of_another_run_is_read(path: str) -> None:
     assert lock.other(path, BERT, NOW + 1) == ""
     assert lock.other(path, ANNA, NOW + 1) == "bert@ops2, who runs upgrade.yml since 2026-11-22 10:50 UTC"
     assert lock.other(path, ANNA, NOW + 3600) == "", "it has expired"
+
+
+def test_local_user_cannot_stop_a_run(path: str) -> None:
+    """Everybody can open a directory that everybody can enter, and lock it."""
+    assert lock.acquire(path, BERT, NOW, nothing) == ""
+    directory = os.open(Path(path).parent, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    lock.release(path, BERT)
+    assert lock.acquire(path, ANNA, NOW, nothing) == ""
+    os.close(directory)
+    readable = [one for one in Path(path).parent.iterdir() if one.stat().st_mode & 0o077]
+    assert {one.name for one in readable} <= {"lock.json", "last.json"}
+
+
+def test_run_does_not_wait_without_end(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_locks, "WAIT_SECONDS", 0)
+    lock.release(path, ANNA)
+    (busy,) = Path(path).parent.iterdir()
+    with busy.open() as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError) as failed:
+            lock.acquire(path, ANNA, NOW, nothing)
+    assert str(failed.value).startswith(f"{busy} has been locked by process {os.getpid()} for 0 s. ")
 
 
 def test_run_renews_its_own_lock(path: str) -> None:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Uploads of root are out of reach of a board's other users; the wheels of jetson-stats are such uploads."""
 
+import fcntl
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ import yaml
 from tests.unit.roles.loading import ROLES, load
 from tests.unit.roles.playing import Run, play_text
 
+file_locks = load("atomic_files/module_utils/file_locks.py")
 uploads = load("upload/module_utils/uploads.py")
 
 NOBODY = 65534
@@ -76,6 +78,47 @@ def test_upload_is_in_a_directory_of_its_own_and_leaves_nothing(base: Path, proj
     uploads.remove(base, str(other))
     assert list(project.iterdir()) == []
     uploads.remove(base, str(other))
+
+
+@needs_root
+def test_local_user_cannot_stop_an_upload(base: Path, project: Path) -> None:
+    """Everybody can open the directories on the way, and lock them."""
+    one = uploads.make(base)
+
+    def lock() -> None:
+        for path in (base, project):
+            fcntl.flock(os.open(path, os.O_RDONLY), fcntl.LOCK_EX)
+        with suppress(PermissionError):
+            fcntl.flock(os.open(project / "uploads", os.O_RDONLY), fcntl.LOCK_EX)
+
+    with of_nobody(lock, again=True):  # it waits for itself, with the locks of the first time
+        uploads.remove(base, uploads.make(base))
+        uploads.remove(base, one)
+
+
+def test_upload_does_not_wait_without_end(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_locks, "WAIT_SECONDS", 0)
+    place = Path(uploads.make(base)).parent
+    directory = os.open(place, os.O_RDONLY)
+    fcntl.flock(directory, fcntl.LOCK_EX)
+    with pytest.raises(TimeoutError, match=f"{place} has been locked by process {os.getpid()} for 0 s"):
+        uploads.make(base)
+    os.close(directory)
+
+
+def test_directory_that_another_process_removes_meanwhile_is_made_again(
+    base: Path, project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = uploads.make(base)
+    locking = file_locks.lock
+
+    def lock(descriptor: int, path: str) -> None:
+        locking(descriptor, path)
+        if Path(first).exists():  # the other one has had the lock before
+            shutil.rmtree(project / "uploads")
+
+    monkeypatch.setattr(uploads, "lock", lock)
+    assert Path(uploads.make(base)).is_dir()
 
 
 def test_uploads_of_interrupted_runs_go_together(base: Path, project: Path) -> None:

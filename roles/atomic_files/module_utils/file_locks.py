@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Locks of flock(2) for which nobody waits without end.
+
+Whoever can open a file can lock it, also only to read it. So take the lock on a file or directory that no
+other user can open. Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import fcntl
+import os
+import time
+
+# Longer than a module of the roles holds one: the longest removes uploads, which are gigabytes.
+WAIT_SECONDS = 120
+RETRY_SECONDS = 0.1
+
+
+def holder(descriptor, locks="/proc/locks"):
+    """The process that has locked an open file, for people. The kernel's list has it by the file's inode."""
+    inode = str(os.fstat(descriptor).st_ino)
+    try:
+        with open(locks) as stream:
+            for line in stream:
+                # `1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF`. Of one that waits the second word is `->`.
+                words = line.split()
+                if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
+                    return "process {}".format(words[4])
+    except OSError:
+        pass
+    return "another process"
+
+
+def acquired(descriptor):
+    """Lock an open file or directory, if no other process has locked it; whether it is."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def lock(descriptor, path):
+    """Lock an open file or directory until it is closed. TimeoutError names `path` and the holder."""
+    until = time.monotonic() + WAIT_SECONDS
+    while not acquired(descriptor):
+        if time.monotonic() >= until:
+            raise TimeoutError(
+                "{} has been locked by {} for {} s. See what the process does, end it if it hangs, and run "
+                "the same command again".format(path, holder(descriptor), WAIT_SECONDS)
+            )
+        time.sleep(RETRY_SECONDS)
