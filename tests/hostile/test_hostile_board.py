@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.ansible_core import CORES, NEWEST, OLDER, core
+from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
 from tests.unit.roles.loading import load
@@ -160,3 +161,17 @@ def test_playbooks_stop_where_facts_would_override_variables(site: Site, line: s
     run = site.play(core(line), "status", {}, ANSIBLE_INJECT_FACT_VARS="True")
     assert (run.code, run.sent) == (2, {board: [] for board in BOARDS})
     assert "Set inject_facts_as_vars = False" in " ".join(run.said.split())
+
+
+@pytest.mark.parametrize("line", CORES)
+def test_board_that_never_answers_fails_and_the_others_go_on(site: Site, line: str) -> None:
+    limit = re.compile(r"^task_timeout = (\d+)$", re.MULTILINE)
+    settings = (CHECKOUT / "ansible.cfg").read_text()
+    (seconds,) = limit.findall(settings)
+    assert int(seconds) <= 600
+    config = site.root / "home/ansible.cfg"
+    config.write_text(limit.sub("task_timeout = 5", settings).replace("= roles", f"= {CHECKOUT}/roles"))
+    run = site.play(core(line), "jtop", {AGENT: ["silent"]}, ANSIBLE_CONFIG=str(config))
+    recap = {name: (down, failed) for name, down, failed in RECAP.findall(run.said) if name in BOARDS}
+    assert recap == {SERVER: ("0", "0"), AGENT: ("0", "1"), BOARDS[2]: ("0", "0")}, run.said
+    assert {board for board, module, _ in run.calls if module == "file"} >= {SERVER, BOARDS[2]}

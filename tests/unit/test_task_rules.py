@@ -170,3 +170,16 @@ def test_directory_for_a_moment_is_removed_also_after_a_failure(module: str) -> 
         "roles/k3s_backup/tasks/check_first.yml: Make a directory on the server that only root can reach"
     )
     assert [str(task) for task in kept if str(task) != recorded] == []
+
+
+# They copy, install or load what is large, or wait for the cluster or the board.
+LONG = (
+    "apt", "fetch", "get_url", "gpu_checks", "k3s_backup", "k3s_download", "k3s_node", "k3s_node_schedule",
+    "reboot", "supplied_images", "unarchive",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("module", LONG)
+def test_task_that_may_take_long_has_a_limit_of_its_own(module: str) -> None:
+    """All others have that of ansible.cfg."""
+    assert [str(task) for task, _ in calls(module) if "timeout" not in task.keywords] == []
