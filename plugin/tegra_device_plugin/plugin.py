@@ -21,7 +21,7 @@ from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system import mounts
-from tegra_device_plugin.telemetry.jtop import JtopProbe
+from tegra_device_plugin.telemetry import jtop
 
 logger = logging.getLogger(__name__)
 
@@ -68,16 +68,16 @@ class DevicePlugin(Service[PluginSettings]):
             _directories,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
-        jtop = JtopProbe(settings.host_root)
+        probe = jtop.JtopProbe(settings.host_root)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports
 
                 views = plugin_pages.Pages(
-                    board, registrars, advertised, jtop.latest, self._counted
+                    board, registrars, advertised, probe.latest, self._counted
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
-            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), jtop.run())
+            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), probe.run())
 
     def _reject(self, error: ConfigError) -> None:
         self._counted.rejected_config_reloads += 1
@@ -100,5 +100,5 @@ def _directories(settings: PluginSettings) -> Iterator[Path]:
     kubelet = settings.device_plugin_dir.parent
     yield from (settings.device_plugin_dir, driver_conflict.dra_directory(kubelet), kubelet / "pod-resources")
     yield settings.gpu_limit_dir
-    host = (cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, koordinator.DIRECTORY)
+    host = (cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, koordinator.DIRECTORY, jtop.DIRECTORY)
     yield from mounts.on_host(settings.host_root, *host)

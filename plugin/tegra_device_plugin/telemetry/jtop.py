@@ -19,9 +19,9 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# Below the host's root, in a directory that is mounted. Not in /run, which is empty when Docker starts the
-# instance that stands by.
-SOCKET = "var/lib/jetson-k3s/jtop/relay.sock"
+# On the host, and mounted. Not in /run, which is empty when Docker starts the instance that stands by.
+DIRECTORY = "/var/lib/jetson-k3s/jtop"
+SOCKET = f"{DIRECTORY[1:]}/relay.sock"  # below the host's root
 _INTERVAL_SECONDS = 5.0  # between two samples of the relay
 # To the first sample: the start of the relay, 1.2 s to connect, 4 to 6 s if the service runs jetson_clocks.
 _FIRST_DEADLINE_SECONDS = 20.0
