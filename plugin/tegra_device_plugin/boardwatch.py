@@ -12,7 +12,7 @@ from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
 from tegra_device_plugin.config.settings import DraSettings, PluginSettings
 from tegra_device_plugin.kubelet.driver_conflict import BothApisError
-from tegra_device_plugin.sharing.memory_limit import provide_files
+from tegra_device_plugin.sharing.memory_limit import check_files, provide_files
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree, is_own_shortage, raise_own_shortage
 from tegra_device_plugin.system.kubernetes import MIB, render_quantity
@@ -56,7 +56,8 @@ class Publisher(Protocol[S_contra]):
 
 
 Subscriber = Callable[[S, Detection, Health], Awaitable[None]]
-"""Is called after each observation, with the GPU's health or the reason why memory cannot be limited."""
+"""Is called after each observation of an instance that serves, or that could: with the GPU's health, or the
+reason why memory cannot be limited."""
 
 
 class Assessment:
@@ -107,11 +108,14 @@ class BoardWatch(Generic[S]):
         publisher: Publisher[S],
         reserve: Callable[[], None] = lambda: None,
         subscribers: Sequence[Subscriber[S]] = (),
+        *,
         directories: Callable[[S], Iterable[Path]] = lambda _: (),
+        stands_by: Callable[[], bool] = lambda: False,
     ) -> None:
         """`reserve` raises BothApisError while the GPU is the other API's (kubelet/driver_conflict.py).
 
-        `directories` are those of the host that this process needs, by its present settings.
+        `directories` are those of the host that this process needs, by its present settings. While this
+        instance `stands_by`, it writes no file: the one that serves does, and can be of another release.
         """
         self.detection: Detection | None = None
         self.sample: Sample | None = None
@@ -122,6 +126,7 @@ class BoardWatch(Generic[S]):
         self._subscribers = subscribers
         self._reserve = reserve
         self._directories = directories
+        self._stands_by = stands_by
         self._assessment = Assessment()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._observations = 0
@@ -166,10 +171,13 @@ class BoardWatch(Generic[S]):
         all_well = self.health is not None and self.health.healthy and assessment.settled
         search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
         self._observations += 1
+        # A newcomer serves from its first registration on, so it writes before that: a device whose files
+        # are missing must never be advertised.
+        writes = not self._stands_by()
         seen: Observation | None = None
         shortage = False
         try:
-            seen = await self._sensor.read(lambda: self._observe(settings, known, search))
+            seen = await self._sensor.read(lambda: self._observe(settings, known, search, writes))
         except OSError as error:
             # An unobserved GPU is unhealthy: a pod on a broken GPU is worse than a pod that waits.
             self._failure_log.warn(f"cannot observe the board: {describe_error(error, 'the read hangs')}")
@@ -193,10 +201,10 @@ class BoardWatch(Generic[S]):
         now = assessment.add(seen)
         limit_problem = assessment.limit_problem
         self._publisher.publish(settings, self.detection, now, limit_problem)
-        for subscriber in self._subscribers:
+        for subscriber in self._subscribers if writes else ():
             await subscriber(settings, self.detection, (now.healthy and limit_problem) or now)
 
-    def _observe(self, settings: S, known: Detection | None, search: bool) -> Observation:
+    def _observe(self, settings: S, known: Detection | None, search: bool, writes: bool) -> Observation:
         """Read the board. A vanished GPU keeps its last detection; its sample shows the missing part."""
         root = settings.host_root
         found = detect(root) if known is None or search else known
@@ -214,8 +222,8 @@ class BoardWatch(Generic[S]):
         return Observation(
             found,
             sample,
-            gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search)),
-            memory=_first_problem(_memory_prerequisites(settings, found)),
+            gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search, writes)),
+            memory=_first_problem(_memory_prerequisites(settings, found, writes)),
         )
 
 
@@ -228,19 +236,23 @@ def _checked(settings: PluginSettings | DraSettings) -> tuple[object, ...]:
 
 
 def _gpu_prerequisites(
-    settings: PluginSettings | DraSettings, found: Detection, sample: Sample, search: bool
+    settings: PluginSettings | DraSettings, found: Detection, sample: Sample, search: bool, writes: bool
 ) -> Iterator[Health]:
     """Check everything without which no container can have the GPU."""
     yield health.assess(sample)
     if settings.cdi and (search or not HostTree(settings.host_root).link(cdi.SPEC_FILE)):
         # The spec comes before the devices that name it: a runtime rejects a container without it.
         yield _provided(
-            lambda: cdi.write(settings.host_root, found.gpu.device_nodes, settings.cdi_version),
+            (lambda: cdi.write(settings.host_root, found.gpu.device_nodes, settings.cdi_version))
+            if writes
+            else (lambda: cdi.check(settings.host_root)),
             Health(False, "cdi-missing", "no CDI spec, so no container can have it"),
         )
 
 
-def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detection) -> Iterator[Health]:
+def _memory_prerequisites(
+    settings: PluginSettings | DraSettings, found: Detection, writes: bool
+) -> Iterator[Health]:
     """Check everything without which no container's memory can be limited, where memory is divided."""
     yield HEALTHY
     total, there = settings.configured_memory, found.gpu.memory_bytes
@@ -252,7 +264,9 @@ def _memory_prerequisites(settings: PluginSettings | DraSettings, found: Detecti
             False, "memory-total", f"memoryTotal is {configured}, but the board has {has}: configure less"
         )
     yield _provided(
-        lambda: provide_files(settings.gpu_limit_dir, settings.gpu_limit_library),
+        (lambda: provide_files(settings.gpu_limit_dir, settings.gpu_limit_library))
+        if writes
+        else (lambda: check_files(settings.gpu_limit_dir)),
         Health(False, "limit-missing", "no container's memory could be limited"),
     )
 
@@ -263,8 +277,8 @@ def _first_problem(found: Iterator[Health]) -> Health:
     return first if not first.healthy else next((one for one in found if not one.healthy), first)
 
 
-def _provided(provide: Callable[[], None], otherwise: Health) -> Health:
-    """Write the files of a prerequisite; gives the health `otherwise` if that is not possible."""
+def _provided(provide: Callable[[], object], otherwise: Health) -> Health:
+    """Write or check the files of a prerequisite; gives the health `otherwise` if that is not possible."""
     try:
         provide()
     except OSError as error:

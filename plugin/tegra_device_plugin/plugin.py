@@ -65,7 +65,8 @@ class DevicePlugin(Service[PluginSettings]):
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
             [koordinator.Koordlet().report],
-            _directories,
+            directories=_directories,
+            stands_by=lambda: registrars.yields,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
         probe = jtop.JtopProbe(settings.host_root)

@@ -15,7 +15,7 @@ from tests import boards
 from tests.conformance.awaited import SECONDS, eventually
 from tests.conformance.conftest import BOARD, Start
 from tests.conformance.fake_kubelet import FakeKubelet
-from tests.conformance.plugin import DEFAULT_COMMAND, running
+from tests.conformance.plugin import DEFAULT_COMMAND, Node, running
 
 STAND_BY = "--stand-by"
 
@@ -64,6 +64,25 @@ async def test_pod_keeps_the_gpu_after_a_start_of_the_kubelet(
             await asyncio.sleep(STAND_BY_SECONDS + 0.5)
             assert not any(of_stand_by(one.endpoint) for one in kubelet.requests[known:])
             assert serves(kubelet, stand_by=False)
+
+
+@pytest.mark.parametrize("generation", ["1.37"])
+async def test_files_that_containers_mount_are_those_of_the_instance_that_serves(
+    kubelet: FakeKubelet, start: Start, tmp_path: Path
+) -> None:
+    """While a DaemonSet is updated, the two are of different releases."""
+    node, other = Node(tmp_path), tmp_path / "other.so"
+    node.share("units: {memoryTotal: 6Gi}")
+    other.write_bytes(b"of another release")
+    library = node.limit / "libtegra-gpu-limit.so"
+    async with start(*node.arguments) as pod:
+        await kubelet.until(lambda: kubelet.allocatable() == 124, "units of the pod")
+        async with start(*node.arguments, f"--gpu-limit-library={other}", STAND_BY) as instance:
+            await instance.says("another instance of the plugin serves here")
+            assert library.read_bytes() == node.library.read_bytes()
+            pod.signal(signal.SIGTERM)
+            assert await pod.ended() == 0
+            await eventually(lambda: library.read_bytes() == other.read_bytes(), SECONDS)
 
 
 async def before_kubelet(directory: Path) -> int:

@@ -54,6 +54,11 @@ def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> Non
     update_file(Path(host.real(SPEC_FILE)), text)
 
 
+def check(root: Path) -> None:
+    """Raise OSError if there is no spec below the host root `root`."""
+    HostTree(root).resolve(SPEC_FILE)
+
+
 def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict[str, Any]:
     """Give the spec for the host seen at `root`. Raises NoCsvFilesError, OSError."""
     nodes = dict.fromkeys(device_nodes)

@@ -61,6 +61,7 @@ class Registrar:
         """
         self._instance = instance
         self.observed_at = _now()
+        self.yields = False
         self._directory = directory
         self._watch = watch
         self._registration = registration
@@ -109,7 +110,8 @@ class Registrar:
         facts = self._observe()
         self.observed_at = now = _now()
         self._state = steps.observe(facts, self._state, now)
-        if steps.yields(facts, self._state):
+        self.yields = steps.yields(facts, self._state)
+        if self.yields:
             self._say_once("another instance of the plugin serves here: standing by")
         match steps.step(facts, self._state, now):
             case Register() as register:
@@ -261,6 +263,16 @@ class Registrars:
     @property
     def streams(self) -> int:
         return sum(one.streams for one in self._all)
+
+    @property
+    def yields(self) -> bool:
+        """True while another instance serves and goes first."""
+        if self._running:
+            return any(one.yields for one in self._all)
+        return self._instance.stands_by and any(
+            serves and self._instance.comes_after(name)
+            for name, serves in self._instance.others(self.directory).items()
+        )
 
     async def run(self) -> None:
         """Keep all registered until cancelled; then end the streams and remove the sockets.

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin import boardwatch
 from tegra_device_plugin.board import health
+from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
+from tegra_device_plugin.config.units import Memory, Units
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
 from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.sharing.allocation import Resource
@@ -132,6 +134,53 @@ async def test_cdi_devices_are_advertised_only_with_their_spec(orin: Path) -> No
     assert advertised_with_spec == []
     assert await watched.observe() == "1 ok"
     assert advertised_with_spec == [True]
+
+
+async def test_an_instance_that_stands_by_writes_nothing_but_needs_the_files(
+    orin: Path, tmp_path: Path
+) -> None:
+    """Another one serves, perhaps of another release, and has written them."""
+    boards.write_run(orin)
+    spec, library = orin / "run/cdi/tegra-device-plugin.json", tmp_path / "limit/libtegra-gpu-limit.so"
+    (tmp_path / "library.so").write_bytes(b"ours")
+    settings = PluginSettings(
+        host_root=orin,
+        device_list_strategy=BY_CDI,
+        gpu_limit_dir=tmp_path / "limit",
+        gpu_limit_library=tmp_path / "library.so",
+        units=Units("none", Memory("example.com/memory"), memory_total=1 << 30, memory_ids=4),
+    )
+    reported: list[bool] = []
+
+    async def report(_settings: PluginSettings, _found: Detection, found: health.Health) -> None:
+        reported.append(found.healthy)
+
+    stands_by = True
+    advertised = AdvertisedResources()
+    watch = BoardWatch(
+        settings, ResourcePublisher(advertised), subscribers=[report], stands_by=lambda: stands_by
+    )
+
+    async def observe() -> str:
+        await watch.observe()
+        (memory,) = advertised.resources.values()
+        return memory.health.reason
+
+    assert await observe() == "cdi-missing"
+    assert not spec.exists() and not library.exists()
+    stands_by = False
+    assert await observe() == "ok"
+    stands_by = True
+    spec.write_text("{}")
+    library.write_bytes(b"theirs")
+    for _ in range(12):
+        assert await observe() == "ok"
+    assert (spec.read_text(), library.read_bytes()) == ("{}", b"theirs")
+    assert reported == [True]
+    stands_by = False
+    for _ in range(12):
+        await observe()
+    assert (len(spec.read_text()) > 100, library.read_bytes()) == (True, b"ours")
 
 
 @pytest.mark.parametrize("late", ["dev/nvhost-ctrl-gpu", "dev/nvgpu/igpu0/prof"])

@@ -252,7 +252,7 @@ def test_a_claim_is_unprepared_and_later_saved_when_a_system_call_fails(
     for number in itertools.count():
         store = ClaimStore(where)
         store.restore()
-        store.commit(A | after)
+        store.commit({**A, **after})
         result = commit_fails_at(number, store, after)
         assert result != "failed"
         assert store.claims == after
