@@ -85,6 +85,11 @@ def version(release: str) -> tuple[int, int, int]:
     return major, minor, patch
 
 
+def oldest_line() -> int:
+    """Give the first L4T line whose device nodes are known."""
+    return min(map(int, load().nodes))
+
+
 def nearest(table: Mapping[str, str], release: str) -> str | None:
     """The table's key for an L4T release: itself, or the latest earlier one of the same line (R36)."""
     wanted = version(release)

@@ -13,7 +13,7 @@ from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.identity import Board, Evidence, identify, nvgpu_devices
 from tegra_device_plugin.system.hosttree import HostTree
 
-State = Literal["ready", "unpowered", "absent"]
+State = Literal["ready", "unpowered", "unsupported", "absent"]
 
 _DEVFREQ = "/sys/class/devfreq"
 _PLATFORM_DEVICES = "/sys/bus/platform/devices"
@@ -37,7 +37,8 @@ class Gpu(NamedTuple):
 
     `unpowered`: the device exists but is not in use yet. It was never switched on since boot (its devfreq
     entry and, since R34, its user device nodes appear at that moment), switching it on failed, or its driver
-    is not loaded. A later observation can differ. `absent`: there is no such device.
+    is not loaded. A later observation can differ. `unsupported`: the board's L4T release is older than those
+    whose device nodes are known. `absent`: there is no such device.
     """
 
     chip: str | None
@@ -70,7 +71,7 @@ def find_gpu(root: Path, board: Board) -> Gpu:
         return _absent(*evidence)
 
     chip, chip_evidence = _chip(host, place.device, board.soc)
-    state, state_evidence = _state(host, place.device, place.driver)
+    state, state_evidence = _state(host, place.device, place.driver, board.l4t)
     known = catalogue.load().chips.get(chip or "")
     return Gpu(
         chip=chip,
@@ -209,7 +210,10 @@ def _chip_with(fits: Callable[[catalogue.Chip], bool]) -> str | None:
     return next((name for name, chip in catalogue.load().chips.items() if fits(chip)), None)
 
 
-def _state(host: HostTree, device: str, driver: str) -> tuple[State, Evidence]:
+def _state(host: HostTree, device: str, driver: str, l4t: str | None) -> tuple[State, Evidence]:
+    if l4t and catalogue.version(l4t)[0] < (oldest := catalogue.oldest_line()):
+        detail = f"L4T {l4t} is older than R{oldest}, the first line whose device nodes are known"
+        return "unsupported", Evidence("gpu state", False, detail)
     bound = bound_driver(host, device)
     if bound != driver:
         return "unpowered", Evidence("gpu state", False, f"driver {bound or 'none'} instead of {driver}")

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from tegra_device_plugin.board import catalogue
 from tegra_device_plugin.board.detection import Gpu, bound_driver, devfreq, missing_nodes
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 
@@ -32,6 +33,8 @@ class Sample(NamedTuple):
 
     device: bool
     expected_driver: str | None
+    supported: bool = True
+    """Whether the device nodes of the board's L4T release are known."""
     driver: str | None = None
     """The driver that is bound to the device."""
     on_bus: bool | None = None
@@ -73,6 +76,7 @@ def sample(root: Path, gpu: Gpu) -> Sample:
     return Sample(
         device=True,
         expected_driver=gpu.driver,
+        supported=gpu.state != "unsupported",
         driver=bound_driver(host, device),
         on_bus=_on_bus(host, device, status),
         runtime_status=status,
@@ -140,6 +144,12 @@ def _problems(seen: Sample) -> Iterator[Health]:
     def unhealthy(reason: str, detail: str) -> Health:
         return Health(False, reason, detail)
 
+    if not seen.supported:
+        yield unhealthy(
+            "unsupported",
+            f"the board's L4T is older than R{catalogue.oldest_line()}, so its device nodes are not known, "
+            "and a container would get none: flash JetPack 4.4 or newer",
+        )
     if not seen.device:
         yield unhealthy("device-gone", "the GPU's device has vanished from /sys")
     elif seen.on_bus is False:

@@ -87,6 +87,17 @@ def test_faults_of_a_ready_gpu(script: str, reason: str, orin: Path) -> None:
     assert assess(sample(orin, gpu)).reason == reason
 
 
+@pytest.mark.parametrize("release", ["R28 (release), REVISION: 2.1", "R31 (release), REVISION: 1.0"])
+def test_gpu_whose_device_nodes_are_not_known_is_unhealthy_with_what_to_do(release: str, orin: Path) -> None:
+    """A container would start and find no GPU."""
+    (orin / "etc/nv_tegra_release").write_text(f"# {release}, GCID: 1\n")
+    gpu = detect(orin).gpu
+    assert (gpu.state, gpu.device_nodes) == ("unsupported", ())
+    found = assess(sample(orin, gpu))
+    assert (found.healthy, found.reason) == (False, "unsupported")
+    assert "older than R32" in found.detail and "flash JetPack 4.4 or newer" in found.detail
+
+
 @pytest.mark.parametrize("board", ["agxorin-jp5", "agxorin-jp6"])
 def test_zone_that_is_off_has_no_temperature(board: str, tmp_path: Path) -> None:
     build(BOARDS[board], tmp_path, state="unpowered")
