@@ -12,6 +12,7 @@ from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
 from tegra_device_plugin.config.settings import DraSettings, PluginSettings
 from tegra_device_plugin.kubelet.driver_conflict import BothApisError
+from tegra_device_plugin.sharing.allocation import brief
 from tegra_device_plugin.sharing.memory_limit import check_files, provide_files
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import HostTree, is_own_shortage, raise_own_shortage
@@ -43,6 +44,8 @@ class Observation(NamedTuple):
     """Whether containers can have the GPU, by this observation alone."""
     memory: Health = UNKNOWN
     """Whether containers can have a share of the GPU's memory."""
+    unseen: Sequence[str] = ()
+    """Entries of NVIDIA's lists that are missing in the CDI spec, as far as they were read."""
 
 
 class Publisher(Protocol[S_contra]):
@@ -131,7 +134,7 @@ class BoardWatch(Generic[S]):
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._observations = 0
         self._wake = asyncio.Event()
-        self._failure_log, self._conflict_log = ProblemLog(), ProblemLog()
+        self._failure_log, self._conflict_log, self._lists_log = ProblemLog(), ProblemLog(), ProblemLog()
 
     @property
     def health(self) -> Health | None:
@@ -187,6 +190,11 @@ class BoardWatch(Generic[S]):
             if seen.detection != known:
                 _log_detection(seen.detection)
             self.detection, self.conflict = seen.detection, seen.conflict
+            if seen.unseen:
+                self._lists_log.warn(
+                    "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
+                    f"{brief(seen.unseen)}: mount their directories below {settings.host_root}, read-only"
+                )
         self.sample = seen.sample if seen else None
         self.observed_at = asyncio.get_running_loop().time()
         if shortage or self.detection is None:
@@ -224,7 +232,16 @@ class BoardWatch(Generic[S]):
             sample,
             gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search, writes)),
             memory=_first_problem(_memory_prerequisites(settings, found, writes)),
+            unseen=_unseen(root) if settings.cdi and search else (),
         )
+
+
+def _unseen(root: Path) -> Sequence[str]:
+    try:
+        return cdi.unseen(root)
+    except OSError as error:  # then there is no spec, either
+        raise_own_shortage(error)
+        return ()
 
 
 def _checked(settings: PluginSettings | DraSettings) -> tuple[object, ...]:

@@ -11,6 +11,7 @@ import pytest
 from tests import boards
 from tests.conformance.conftest import BOARD
 from tests.conformance.dra_node import DraNode
+from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import DEFAULT_COMMAND, Node, running
 
 DRIVER = "plugins/gpu.jetson-k3s.github.io"
@@ -65,3 +66,30 @@ async def test_dra_driver_ends_so_that_its_container_mounts_the_new_directory(
         assert await driver.ended() == 1
         says = f"{targets.get(lost, kubelet / lost)} was deleted on the host, and this container still mounts"
         assert says in driver.log.read_text()
+
+
+@pytest.mark.parametrize("generation", ["1.37"])
+async def test_entries_of_nvidias_lists_that_the_pod_cannot_see_are_named(
+    kubelet: FakeKubelet, directory: Path, tmp_path: Path
+) -> None:
+    board, seen = tmp_path / "board", tmp_path / "seen"
+    boards.build(boards.load()[BOARD], board)
+    boards.write_run(board)
+    lists = board / "etc/nvidia-container-runtime/host-files-for-container.d"
+    (lists / "zz.csv").write_text("sym, /etc/vulkan/icd.d/nvidia_icd.json\nlib, /usr/lib/absent.so\n")
+    (seen / "etc").mkdir(parents=True)
+    (seen / "etc/nv_tegra_release").write_bytes((board / "etc/nv_tegra_release").read_bytes())
+    names = ("sys", "dev", "usr", "lib", "etc/nvidia-container-runtime")
+    mounts = {board / name: seen / name for name in names} | {board / "run/cdi": seen / "var/run/cdi"}
+    command = f"{mounting(mounts)} {DEFAULT_COMMAND}"
+    async with running(command, seen, directory, "--device-list-strategy=cdi-cri") as plugin:
+        await kubelet.until_allocatable()
+        await plugin.says(
+            "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
+            "/etc/vulkan/icd.d/nvidia_icd.json: mount their directories below "
+        )
+        assert "absent.so" not in plugin.log.read_text()
+        assert (board / "run/cdi/tegra-device-plugin.json").is_file()
+    async with running(DEFAULT_COMMAND, board, directory, "--device-list-strategy=cdi-cri") as plugin:
+        await kubelet.until_allocatable()
+        assert "lacks entries" not in plugin.log.read_text()

@@ -16,6 +16,7 @@ from typing import Any
 
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.mounts import parts_of_host
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin; the toolkit's own is nvidia.com/gpu
 NAMES = ("0", "all")
@@ -57,6 +58,18 @@ def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> Non
 def check(root: Path) -> None:
     """Raise OSError if there is no spec below the host root `root`."""
     HostTree(root).resolve(SPEC_FILE)
+
+
+def unseen(root: Path) -> tuple[str, ...]:
+    """Give the entries of the CSV files that no spec from here has: their directories are not mounted.
+
+    Raises NoCsvFilesError, OSError.
+    """
+    parts = parts_of_host(root)
+    if parts is None:
+        return ()
+    paths = dict.fromkeys(path for _, path in _entries(HostTree(root)))
+    return tuple(path for path in paths if not any(f"{path}/".startswith(f"{part}/") for part in parts))
 
 
 def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict[str, Any]:

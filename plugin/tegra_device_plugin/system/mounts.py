@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Directories of the host that were deleted under a container's mount of them.
+"""Mounts of the host's directories in a container: deleted ones, and those that are there.
 
 The kubelet, a package or a person can delete a directory and make it again. The container still has the
 deleted one, and what it writes reaches nobody. Only a restart of the container mounts the new directory.
@@ -44,10 +44,24 @@ def on_host(root: Path, *paths: str) -> Iterator[Path]:
             yield Path(HostTree(root).real(path))
 
 
+def parts_of_host(root: Path) -> tuple[str, ...] | None:
+    """Give the paths of the host that are mounted below its root here; None if all of it is there.
+
+    A pod mounts some directories of the host, and `root` itself is the container's.
+    """
+    points, here = _mount_points(), os.path.realpath(root).rstrip("/")
+    if here in points or not here:
+        return None
+    return tuple(point.removeprefix(here) for point in points if point.startswith(f"{here}/")) or None
+
+
 def _is_mount_point(directory: Path) -> bool:
-    """True if a file system is mounted there (proc_pid_mountinfo(5)); `Path.is_mount` misses bind mounts."""
+    """True if a file system is mounted there; `Path.is_mount` misses bind mounts."""
+    return os.path.realpath(directory) in _mount_points()
+
+
+def _mount_points() -> frozenset[str]:
+    """Give the mount points of this process (proc_pid_mountinfo(5))."""
     mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="surrogateescape")
     points = (line.split(" ", 5)[4] for line in mounts.splitlines())
-    return os.path.realpath(directory) in (
-        _ESCAPED.sub(lambda found: chr(int(found[1], 8)), point) for point in points
-    )
+    return frozenset(_ESCAPED.sub(lambda found: chr(int(found[1], 8)), point) for point in points)
