@@ -10,6 +10,7 @@ from pathlib import Path
 
 MIB = 1 << 20
 SLOTS, SLOT_BITS = 64, 56
+MUTEX = 1 << 62
 _HEADER = struct.Struct("<8sQQ40x")
 _FLOCK = struct.Struct("@hhqqi4x")
 
@@ -27,6 +28,19 @@ def used_by(path: Path, *processes: int) -> Iterator[None]:
             fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _region(fcntl.F_RDLCK, slot, used + 1))
         yield
     finally:
+        os.close(handle)
+
+
+@contextmanager
+def counting(path: Path) -> Iterator[None]:
+    """Lock the mutex, so that no process can count. The lock is of an open file."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_RDLCK, os.SEEK_SET, MUTEX, 1, 0))
+        yield
+    finally:
+        # Not by the close alone: a forked child may have the file, too.
+        fcntl.fcntl(handle, fcntl.F_OFD_SETLK, _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, MUTEX, 1, 0))
         os.close(handle)
 
 

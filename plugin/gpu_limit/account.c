@@ -4,10 +4,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "ledger.h"
 #include "lock.h"
+#include "process.h"
 #include "report.h"
 
 /* An integer of MiB; the name is NVIDIA's (gpu-fractioning). A setuid program's caller does not choose the limit. */
@@ -21,9 +21,11 @@ enum state { UNKNOWN, UNLIMITED, LIMITED };
 
 static struct {
     union lock lock;
-    int owner;       /* the process id that everything below is of */
+    uint32_t owner; /* the process that everything below is of */
     enum state state;
-    uint64_t limit;  /* of the environment, in bytes; UINT64_MAX: none */
+    uint64_t environment; /* its limit, in bytes; UINT64_MAX: none */
+    /* In force, in bytes. They stay when the ledger of which they were read cannot be used any more. */
+    uint64_t limit, overhead;
     char path[PATH_SIZE];
     bool named;      /* the environment names the ledger */
     struct ledger ledger;
@@ -47,7 +49,7 @@ static uint64_t limit_of_environment(void)
 
 static void read_environment(void)
 {
-    account.limit = limit_of_environment();
+    account.limit = account.environment = limit_of_environment();
     const char *path = secure_getenv(LEDGER);
     account.named = path && *path && strlen(path) < sizeof account.path;
     strcpy(account.path, account.named ? path : MOUNTED_LEDGER);
@@ -72,15 +74,19 @@ static void start_over(void)
     allocation_clear();
     account.charged = 0;
     ledger_close(&account.ledger);
-    bool shared = ledger_open(&account.ledger, account.path, account.named);
-    uint64_t limit = shared ? smaller(account.ledger.limit, account.limit) : account.limit;
+    ledger_open(&account.ledger, account.path, account.named);
+    if (account.ledger.limit != UINT64_MAX)
+        account.limit = smaller(account.ledger.limit, account.environment);
+    if (account.ledger.overhead)
+        account.overhead = account.ledger.overhead;
     warn_of_ledger();
-    __atomic_store_n(&account.state, limit == UINT64_MAX ? UNLIMITED : LIMITED, __ATOMIC_RELEASE);
+    enum state state = account.limit == UINT64_MAX ? UNLIMITED : LIMITED;
+    __atomic_store_n(&account.state, state, __ATOMIC_RELEASE);
 }
 
 static void begin(void)
 {
-    int self = getpid();
+    uint32_t self = process_number();
     lock_acquire(&account.lock, self);
     if (account.owner != self) {
         start_over();
@@ -142,7 +148,7 @@ bool account_limited(void)
 uint64_t account_limit(void)
 {
     begin();
-    uint64_t limit = account.ledger.file < 0 ? account.limit : smaller(account.ledger.limit, account.limit);
+    uint64_t limit = account.limit;
     end();
     return limit;
 }
@@ -150,17 +156,41 @@ uint64_t account_limit(void)
 uint64_t account_used(void)
 {
     begin();
-    uint64_t used = account.ledger.file < 0 ? account.charged : ledger_used(&account.ledger);
+    note(account.charged, true); /* should its lock have ended */
+    uint64_t used = account.ledger.file < 0 ? account.charged : ledger_used(&account.ledger, account.charged);
     end();
     return used;
+}
+
+uint64_t account_overhead(void)
+{
+    begin();
+    uint64_t overhead = account.overhead;
+    end();
+    return overhead;
+}
+
+static bool reserve(uint64_t bytes)
+{
+    return bytes <= UINT64_MAX - account.charged && note(account.charged + bytes, false);
 }
 
 bool account_reserve(uint64_t bytes)
 {
     begin();
-    bool enough = bytes <= UINT64_MAX - account.charged && note(account.charged + bytes, false);
+    bool enough = reserve(bytes);
     end();
     return enough;
+}
+
+bool account_add(struct allocation entry)
+{
+    begin();
+    bool there = allocation_find(entry.kind, entry.key) != NULL;
+    if (!there && reserve(entry.bytes))
+        there = allocation_put(entry);
+    end();
+    return there;
 }
 
 void account_release(uint64_t bytes)
@@ -260,11 +290,10 @@ bool account_query(uint64_t (*query)(const struct allocation *entry))
     begin();
     uint64_t before = 0, now = 0;
     struct allocation *entry;
-    for (unsigned long at = 0; (entry = allocation_at(&at));)
-        if (entry->kind == ALLOCATION_POOL || entry->kind == ALLOCATION_GRAPHS) {
-            before += entry->bytes;
-            now += entry->bytes = query(entry);
-        }
+    for (unsigned long at = 0; (entry = allocation_next_pool(&at));) {
+        before += entry->bytes;
+        now += entry->bytes = query(entry);
+    }
     bool enough = before == now || note(less(account.charged, before) + now, true);
     end();
     return enough;

@@ -14,9 +14,10 @@
 /* True if memory is limited. */
 bool account_limited(void);
 
-/* Give the limit in bytes, and the use of all processes that share it. */
+/* Give the limit in bytes, the use of all processes that share it, and what a CUDA context costs. */
 uint64_t account_limit(void);
 uint64_t account_used(void);
+uint64_t account_overhead(void);
 
 /* Reserve bytes before they are allocated; false: it would be too much, and nothing was reserved. */
 bool account_reserve(uint64_t bytes);
@@ -26,6 +27,9 @@ void account_release(uint64_t bytes);
 
 /* Store an allocation. Its bytes replace the reserved bytes. False: it is too much. */
 bool account_keep(uint64_t reserved, struct allocation entry);
+
+/* Reserve the bytes of an entry and store it, unless it is there. False: they are too much; it is not there. */
+bool account_add(struct allocation entry);
 
 /* Remove an entry, whose bytes stay charged until their release; all fields are 0 without an entry. */
 struct allocation account_take(enum allocation_kind kind, uint64_t key);

@@ -14,11 +14,13 @@ enum allocation_kind {
     ALLOCATION_HOST,     /* by pointer */
     ALLOCATION_ARRAY,    /* by handle */
     ALLOCATION_MIPMAP,   /* by handle */
+    ALLOCATION_CONTEXT,  /* by handle, which is also the owner */
     ALLOCATION_PHYSICAL, /* by handle; of no context */
     ALLOCATION_MAPPING,  /* by address; `owner` is the handle of what is mapped there, `bytes` how much of it */
     ALLOCATION_POOL,     /* by handle; `bytes` at the last query */
     ALLOCATION_GRAPHS,   /* by device; `bytes` at the last query */
-    ALLOCATION_PRIMARY,  /* by device; `owner` is its primary context */
+    ALLOCATION_PRIMARY,  /* by device; `owner` is its primary context, 0 as long as the handle is not known */
+    ALLOCATION_GREEN,    /* by handle; `owner` is the device */
 };
 
 struct allocation {
@@ -38,8 +40,8 @@ bool allocation_put(struct allocation entry);
 /* Remove an entry; all fields are 0 without an entry. */
 struct allocation allocation_take(enum allocation_kind kind, uint64_t key);
 
-/* Give the next entry at or after place `*at`, and move that on; NULL: there are no more. */
-struct allocation *allocation_at(unsigned long *at);
+/* Give the next pool, or graphs of a device, at or after place `*at`, and move that on; NULL: there are no more. */
+struct allocation *allocation_next_pool(unsigned long *at);
 
 /* Remove all entries of a context; give the sum of their bytes. */
 uint64_t allocation_take_context(uint64_t context);

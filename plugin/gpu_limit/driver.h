@@ -46,7 +46,15 @@
     DO(cuStreamSynchronize_ptsz)                                                                             \
     DO(cuCtxSynchronize)                                                                                     \
     DO(cuCtxSynchronize_v2)                                                                                  \
+    DO(cuCtxSetCurrent)                                                                                      \
+    DO(cuCtxPushCurrent_v2)                                                                                  \
+    DO(cuCtxCreate_v2)                                                                                       \
+    DO(cuCtxCreate_v3)                                                                                       \
+    DO(cuCtxCreate_v4)                                                                                       \
     DO(cuCtxDestroy_v2)                                                                                      \
+    DO(cuGreenCtxCreate)                                                                                     \
+    DO(cuGreenCtxDestroy)                                                                                    \
+    DO(cuCtxFromGreenCtx)                                                                                    \
     DO(cuDevicePrimaryCtxRetain)                                                                             \
     DO(cuDevicePrimaryCtxRelease)                                                                            \
     DO(cuDevicePrimaryCtxRelease_v2)                                                                         \
@@ -64,7 +72,10 @@
     DO(cuDeviceGetGraphMemAttribute)                                                                         \
     DO(cuStreamIsCapturing)                                                                                  \
     DO(cuStreamIsCapturing_ptsz)                                                                             \
+    DO(cuArrayGetMemoryRequirements)                                                                         \
+    DO(cuMipmappedArrayGetMemoryRequirements)                                                                \
     DO(cuCtxGetCurrent)                                                                                      \
+    DO(cuCtxPopCurrent_v2)                                                                                   \
     DO(cuCtxGetDevice)                                                                                       \
     DO(cuDevicePrimaryCtxGetState)
 

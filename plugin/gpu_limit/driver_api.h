@@ -18,6 +18,7 @@ typedef int CUdevice;
 typedef uint64_t CUdeviceptr;
 typedef uint64_t CUmemGenericAllocationHandle;
 typedef struct context *CUcontext;
+typedef struct green_context *CUgreenCtx;
 typedef struct stream *CUstream;
 typedef struct array *CUarray;
 typedef struct mipmapped_array *CUmipmappedArray;
@@ -45,6 +46,11 @@ typedef struct {
     unsigned Flags;
 } CUDA_ARRAY3D_DESCRIPTOR;
 
+typedef struct {
+    size_t size, alignment;
+    unsigned reserved[4];
+} CUDA_ARRAY_MEMORY_REQUIREMENTS;
+
 /* What comes first in CUgraphNodeParams. */
 typedef struct {
     int type;
@@ -63,6 +69,10 @@ CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
 CUresult cuArrayDestroy(CUarray array);
 CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels);
 CUresult cuMipmappedArrayDestroy(CUmipmappedArray array);
+/* Since 11.6. */
+CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needed, CUarray array, CUdevice device);
+CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needed, CUmipmappedArray array,
+                                               CUdevice device);
 
 /* Physical memory that is mapped by the program itself. cuMemRetainAllocationHandle: since 11.0. */
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags);
@@ -101,9 +111,15 @@ CUresult cuStreamSynchronize_ptsz(CUstream stream);
 CUresult cuCtxSynchronize(void);
 CUresult cuCtxSynchronize_v2(CUcontext context);
 
-/* Contexts. The `_v2` of the primary context's: since 11.0. */
+/* Contexts. The `_v2` of the primary context's: since 11.0. cuCtxCreate_v3: since 11.4, `_v4`: since 12.5. */
 CUresult cuCtxGetCurrent(CUcontext *context);
+CUresult cuCtxSetCurrent(CUcontext context);
+CUresult cuCtxPushCurrent_v2(CUcontext context);
+CUresult cuCtxPopCurrent_v2(CUcontext *context);
 CUresult cuCtxGetDevice(CUdevice *device);
+CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device);
+CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device);
 CUresult cuCtxDestroy_v2(CUcontext context);
 CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device);
 CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active);
@@ -111,6 +127,11 @@ CUresult cuDevicePrimaryCtxRelease(CUdevice device);
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device);
 CUresult cuDevicePrimaryCtxReset(CUdevice device);
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice device);
+
+/* Green contexts, since 12.4: a part of the processors, with the primary context's memory, which they retain. */
+CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned flags);
+CUresult cuGreenCtxDestroy(CUgreenCtx green);
+CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green);
 
 /* Reports. */
 CUresult cuMemGetInfo_v2(size_t *free, size_t *total);

@@ -2,6 +2,8 @@
 #include "hooks.h"
 
 #include "account.h"
+#include "arrays.h"
+#include "contexts.h"
 #include "pools.h"
 #include "report.h"
 
@@ -27,6 +29,12 @@ static CUresult refuse(void)
     report_once(REPORT_REFUSED, "out of memory: of this container's limit of %m MiB %m MiB are used", account_limit(),
                 account_used());
     return leave(CUDA_ERROR_OUT_OF_MEMORY);
+}
+
+/* Reserve bytes for the current context, which may have been made unseen. */
+static bool reserve(uint64_t bytes)
+{
+    return contexts_see_current() && pools_reserve(bytes);
 }
 
 static uint64_t current_context(void)
@@ -73,7 +81,7 @@ static CUresult freed(CUresult result, struct allocation taken)
 #define WRAP_ALLOCATION(name, parameters, arguments, size, kind, result_at)                                  \
     WRAP(name, parameters, arguments, {                                                                      \
         uint64_t requested = size;                                                                           \
-        if (!pools_reserve(requested))                                                                       \
+        if (!reserve(requested))                                                                       \
             return refuse();                                                                                 \
         CUresult result = DRIVER(name) arguments;                                                            \
         return allocated(result, requested, kind, result ? 0 : (uint64_t)*(result_at));                      \
@@ -110,7 +118,7 @@ static CUresult wrap_cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, siz
     if (!enter())
         return DRIVER(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     uint64_t bytes;
-    if (__builtin_mul_overflow(width, height, &bytes) || !pools_reserve(bytes))
+    if (__builtin_mul_overflow(width, height, &bytes) || !reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
     if (result != CUDA_SUCCESS)
@@ -136,64 +144,21 @@ WRAP(cuMemFree_v2, (CUdeviceptr pointer), (pointer), {
 
 /* ---- arrays ---- */
 
-/* Bytes of one channel, by CUarray_format; 4 for formats of many channels or of blocks, which are packed. */
-static uint64_t channel_bytes(int format)
-{
-    switch (format) {
-    case 0x01: /* UNSIGNED_INT8 */
-    case 0x08: /* SIGNED_INT8 */
-        return 1;
-    case 0x02: /* UNSIGNED_INT16 */
-    case 0x09: /* SIGNED_INT16 */
-    case 0x10: /* HALF */
-        return 2;
-    default:
-        return 4;
-    }
-}
-
-static uint64_t product(uint64_t a, uint64_t b)
-{
-    uint64_t result;
-    return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
-}
-
-static uint64_t at_least_one(uint64_t number)
-{
-    return number ? number : 1;
-}
-
-/* Bytes of an array with so many levels, each half as wide, high and deep as the one before. */
-static uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
-{
-    /* These get their memory later, by cuMemMapArrayAsync: that of cuMemCreate. */
-    if (what == NULL || what->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING))
-        return 0;
-    uint64_t texel = channel_bytes(what->Format) * at_least_one(what->NumChannels), sum = 0;
-    for (unsigned level = 0; level < at_least_one(levels) && level < 64; level++) {
-        unsigned depth_level = what->Flags & CUDA_ARRAY3D_LAYERED ? 0 : level;
-        uint64_t rows = product(at_least_one(what->Height >> level), at_least_one(what->Depth >> depth_level));
-        uint64_t bytes = product(product(at_least_one(what->Width >> level), texel), rows);
-        sum = bytes > UINT64_MAX - sum ? UINT64_MAX : sum + bytes;
-    }
-    return sum;
-}
-
 static uint64_t flat_array_bytes(const CUDA_ARRAY_DESCRIPTOR *what)
 {
     if (what == NULL)
         return 0;
     CUDA_ARRAY3D_DESCRIPTOR flat = {
         .Width = what->Width, .Height = what->Height, .Format = what->Format, .NumChannels = what->NumChannels};
-    return array_bytes(&flat, 1);
+    return arrays_bytes(&flat);
 }
 
 WRAP_ALLOCATION(cuArrayCreate_v2, (CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what), (array, what),
                 flat_array_bytes(what), ALLOCATION_ARRAY, array)
 WRAP_ALLOCATION(cuArray3DCreate_v2, (CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what), (array, what),
-                array_bytes(what, 1), ALLOCATION_ARRAY, array)
+                arrays_bytes(what), ALLOCATION_ARRAY, array)
 WRAP_ALLOCATION(cuMipmappedArrayCreate, (CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels),
-                (array, what, levels), array_bytes(what, levels), ALLOCATION_MIPMAP, array)
+                (array, what, levels), arrays_mipmapped_bytes(what, levels), ALLOCATION_MIPMAP, array)
 WRAP_RELEASE(cuArrayDestroy, CUarray, ALLOCATION_ARRAY)
 WRAP_RELEASE(cuMipmappedArrayDestroy, CUmipmappedArray, ALLOCATION_MIPMAP)
 
@@ -201,7 +166,7 @@ WRAP_RELEASE(cuMipmappedArrayDestroy, CUmipmappedArray, ALLOCATION_MIPMAP)
 
 WRAP(cuMemCreate, (CUmemGenericAllocationHandle *handle, size_t bytes, const void *what, uint64_t flags),
      (handle, bytes, what, flags), {
-    if (!pools_reserve(bytes))
+    if (!reserve(bytes))
         return refuse();
     CUresult result = DRIVER(cuMemCreate)(handle, bytes, what, flags);
     if (result == CUDA_SUCCESS)
@@ -272,12 +237,16 @@ static CUresult free_async(CUresult (*free)(CUdeviceptr, CUstream), CUdeviceptr 
     }                                                                                                        \
     WRAP(cuMemAllocAsync##suffix, (CUdeviceptr *pointer, size_t bytes, CUstream stream), (pointer, bytes, stream), { \
         note_capture(DRIVER(cuStreamIsCapturing##suffix), stream);                                           \
+        if (!contexts_see_current())                                                                         \
+            return refuse();                                                                                 \
         return allocated_from_pool(pools_allocate(pointer, bytes, NULL, stream, from_current_pool##suffix,   \
                                                   DRIVER(cuMemFreeAsync##suffix)));                          \
     })                                                                                                       \
     WRAP(cuMemAllocFromPoolAsync##suffix,                                                                    \
          (CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream), (pointer, bytes, pool, stream), { \
         note_capture(DRIVER(cuStreamIsCapturing##suffix), stream);                                           \
+        if (!contexts_see_current())                                                                         \
+            return refuse();                                                                                 \
         return allocated_from_pool(pools_allocate(pointer, bytes, pool, stream,                              \
                                                   DRIVER(cuMemAllocFromPoolAsync##suffix),                   \
                                                   DRIVER(cuMemFreeAsync##suffix)));                          \
@@ -329,50 +298,94 @@ WRAP(cuGraphAddNode_v2,
 
 WRAP_SETTLED(cuDeviceGraphMemTrim, (CUdevice device), (device))
 
-/* ---- contexts: what they have goes with them ---- */
+/* ---- contexts: each costs memory, and what it has goes with it ---- */
 
-static CUresult context_gone(CUresult result, uint64_t context)
-{
-    if (result == CUDA_SUCCESS && context)
-        account_context_gone(context);
-    return settled(result);
-}
+#define WRAP_CONTEXT(name, parameters, arguments)                                                            \
+    WRAP(name, parameters, arguments, {                                                                      \
+        if (!contexts_reserve())                                                                             \
+            return refuse();                                                                                 \
+        CUresult result = DRIVER(name) arguments;                                                            \
+        contexts_made(result, result ? NULL : *context);                                                     \
+        return leave(result);                                                                                \
+    })
+WRAP_CONTEXT(cuCtxCreate_v2, (CUcontext *context, unsigned flags, CUdevice device), (context, flags, device))
+WRAP_CONTEXT(cuCtxCreate_v3, (CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device),
+             (context, affinity, count, flags, device))
+WRAP_CONTEXT(cuCtxCreate_v4, (CUcontext *context, void *parameters, unsigned flags, CUdevice device),
+             (context, parameters, flags, device))
 
-static uint64_t primary_context(CUdevice device)
-{
-    return account_find(ALLOCATION_PRIMARY, (uint64_t)device).owner;
-}
-
-static CUresult primary_released(CUresult result, CUdevice device)
-{
-    unsigned flags;
-    int active = 1;
+WRAP(cuCtxDestroy_v2, (CUcontext context), (context), {
+    CUresult result = DRIVER(cuCtxDestroy_v2)(context);
     if (result == CUDA_SUCCESS)
-        DRIVER(cuDevicePrimaryCtxGetState)(device, &flags, &active);
-    return context_gone(result, active ? 0 : primary_context(device));
-}
+        contexts_ended(context);
+    return settled(result);
+})
 
-WRAP(cuCtxDestroy_v2, (CUcontext context), (context),
-     { return context_gone(DRIVER(cuCtxDestroy_v2)(context), (uint64_t)context); })
+WRAP(cuCtxSetCurrent, (CUcontext context), (context), {
+    CUcontext before = NULL;
+    DRIVER(cuCtxGetCurrent)(&before);
+    CUresult result = DRIVER(cuCtxSetCurrent)(context);
+    if (result != CUDA_SUCCESS || contexts_see_current())
+        return leave(result);
+    DRIVER(cuCtxSetCurrent)(before);
+    return refuse();
+})
+
+WRAP(cuCtxPushCurrent_v2, (CUcontext context), (context), {
+    CUresult result = DRIVER(cuCtxPushCurrent_v2)(context);
+    if (result != CUDA_SUCCESS || contexts_see_current())
+        return leave(result);
+    DRIVER(cuCtxPopCurrent_v2)(&context);
+    return refuse();
+})
 
 WRAP(cuDevicePrimaryCtxRetain, (CUcontext *context, CUdevice device), (context, device), {
+    if (!contexts_reserve_primary(device))
+        return refuse();
     CUresult result = DRIVER(cuDevicePrimaryCtxRetain)(context, device);
-    struct allocation primary = {.kind = ALLOCATION_PRIMARY};
-    primary.key = (uint64_t)device;
-    if (result == CUDA_SUCCESS) {
-        primary.owner = (uint64_t)*context;
-        account_keep(0, primary);
-    }
+    contexts_primary_made(result, device, result ? NULL : *context);
     return leave(result);
 })
 
 #define WRAP_PRIMARY(suffix)                                                                                 \
-    WRAP(cuDevicePrimaryCtxRelease##suffix, (CUdevice device), (device),                                     \
-         { return primary_released(DRIVER(cuDevicePrimaryCtxRelease##suffix)(device), device); })            \
-    WRAP(cuDevicePrimaryCtxReset##suffix, (CUdevice device), (device),                                       \
-         { return context_gone(DRIVER(cuDevicePrimaryCtxReset##suffix)(device), primary_context(device)); })
+    WRAP(cuDevicePrimaryCtxRelease##suffix, (CUdevice device), (device), {                                   \
+        CUresult result = DRIVER(cuDevicePrimaryCtxRelease##suffix)(device);                                 \
+        contexts_primary_released(device);                                                                   \
+        return settled(result);                                                                              \
+    })                                                                                                       \
+    WRAP(cuDevicePrimaryCtxReset##suffix, (CUdevice device), (device), {                                     \
+        CUresult result = DRIVER(cuDevicePrimaryCtxReset##suffix)(device);                                   \
+        if (result == CUDA_SUCCESS)                                                                          \
+            contexts_primary_reset(device);                                                                  \
+        return settled(result);                                                                              \
+    })
 WRAP_PRIMARY()
 WRAP_PRIMARY(_v2)
+
+WRAP(cuGreenCtxCreate, (CUgreenCtx *green, void *resources, CUdevice device, unsigned flags),
+     (green, resources, device, flags), {
+    if (!contexts_reserve_primary(device))
+        return refuse();
+    CUresult result = DRIVER(cuGreenCtxCreate)(green, resources, device, flags);
+    contexts_primary_made(result, device, NULL);
+    if (result == CUDA_SUCCESS)
+        contexts_green_made(*green, device);
+    return leave(result);
+})
+
+WRAP(cuGreenCtxDestroy, (CUgreenCtx green), (green), {
+    CUresult result = DRIVER(cuGreenCtxDestroy)(green);
+    if (result == CUDA_SUCCESS)
+        contexts_green_ended(green);
+    return settled(result);
+})
+
+WRAP(cuCtxFromGreenCtx, (CUcontext *context, CUgreenCtx green), (context, green), {
+    CUresult result = DRIVER(cuCtxFromGreenCtx)(context, green);
+    if (result == CUDA_SUCCESS)
+        contexts_green_current(*context);
+    return leave(result);
+})
 
 /* ---- reports about memory to the program ---- */
 
@@ -388,6 +401,7 @@ static CUresult wrap_cuMemGetInfo_v2(size_t *free, size_t *total)
     CUresult result = DRIVER(cuMemGetInfo_v2)(free, total);
     if (result != CUDA_SUCCESS)
         return leave(result);
+    contexts_see_current();
     pools_settle();
     uint64_t limit = account_limit(), used = account_used();
     *total = smaller(*total, limit);

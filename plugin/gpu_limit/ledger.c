@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * Two kinds of locks: flock, by which one process at a time counts and then takes more; and those of fcntl, which are
- * the count (ledger.h). Both end with their process, even by SIGKILL. Those of fcntl are a process': a child does not
- * have its parent's, and they also end with exec, which closes the file.
+ * All locks are those of fcntl(2) that belong to a process. They end with it, even by SIGKILL, and with exec, which
+ * closes the file; a forked child has none of them. A lock of flock(2) would belong to the open file, so a child
+ * would keep it for a parent that was killed. A fresh open file for each count would help against that, but to close
+ * it would end the process' locks on the file.
  */
 #define _GNU_SOURCE
 #include "ledger.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
-#include <time.h>
-#include <unistd.h>
 
-enum { SLOTS = 64, SLOT_BITS = 56 };
+#include "system.h"
+
+enum { SLOTS = 64, SLOT_BITS = 56, MUTEX_BITS = 62 };
 
 static const char MAGIC[8] __attribute__((nonstring)) = "TGLEDGR2";
-/* A lock of this length would reach the next slot. */
-static const uint64_t MOST = (1ull << SLOT_BITS) - 2;
+/* A lock that is longer would reach the next slot. */
+static const uint64_t LONGEST = (1ull << SLOT_BITS) - 1;
+/* The first byte after the slots; it has as many bytes as they have. */
+static const off_t MUTEX = 1ll << MUTEX_BITS;
 
 /*
- * A stopped process may keep the lock for ever; a running process has it for microseconds. All attempts take about
- * 2 s, because the kernel adds 50 us to each pause (PR_SET_TIMERSLACK). During a pause a holder of lower priority
+ * A stopped process may have the mutex for ever; a running process has it for microseconds. All attempts take about
+ * 2 s, because the kernel adds 50 us to each pause (PR_SET_TIMERSLACK). During a pause a process of lower priority
  * runs. Pauses of up to 5 ms made a process beside a busy one wait for 45 ms.
  */
 static const struct timespec PAUSE = {.tv_nsec = 100 * 1000};
@@ -37,29 +38,6 @@ _Static_assert(sizeof(struct header) == 64, "the plugin writes this format");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the file is little endian");
 _Static_assert(sizeof(off_t) == 8, "an offset is a slot and a number of bytes");
 
-static bool lock(struct ledger *ledger)
-{
-    ledger->problem = "is locked by a process that does not go on";
-    for (int attempt = 1; flock(ledger->file, LOCK_EX | LOCK_NB) != 0; attempt++) {
-        if (errno != EWOULDBLOCK && errno != EINTR)
-            return false;
-        /* Who has waited in vain once does not wait again. */
-        if (ledger->hopeless || attempt == ATTEMPTS) {
-            ledger->hopeless = true;
-            return false;
-        }
-        nanosleep(&PAUSE, NULL);
-    }
-    ledger->hopeless = false;
-    ledger->problem = NULL;
-    return true;
-}
-
-static void unlock(const struct ledger *ledger)
-{
-    flock(ledger->file, LOCK_UN);
-}
-
 static uint64_t add(uint64_t a, uint64_t b)
 {
     return a > UINT64_MAX - b ? UINT64_MAX : a + b;
@@ -70,22 +48,96 @@ static off_t begin_of(int slot)
     return (off_t)slot << SLOT_BITS;
 }
 
+static bool set_lock(const struct ledger *ledger, short type, off_t from, uint64_t length)
+{
+    struct flock wanted = {.l_type = type, .l_whence = SEEK_SET, .l_start = from, .l_len = (off_t)length};
+    return system_lock(ledger->file, F_SETLK, &wanted) == 0;
+}
+
+/* Find a lock of another process; `l_type` is F_UNLCK if there is none. `length` 0: without an end. */
+static struct flock find_lock(const struct ledger *ledger, off_t from, off_t length)
+{
+    /* One that would conflict with a lock to write. */
+    struct flock found = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = from, .l_len = length};
+    if (system_lock(ledger->file, F_GETLK, &found) != 0)
+        found.l_type = F_UNLCK;
+    return found;
+}
+
+/* ---- the mutex: one process at a time counts and then takes more ---- */
+
+/*
+ * The one-bit algorithm of Burns and Lamport ("The mutual exclusion problem: Part II", 1986). A bit is a lock of one
+ * byte. A process locks a byte, and unlocks it if another process has an earlier byte. If not, it waits until no
+ * process has a later byte. Two processes with the same byte both unlock it, and choose again.
+ */
+
+/* Any byte is right. A new byte at each attempt lets each process be the first at times. */
+static off_t choose_byte(void)
+{
+    struct timespec now = {0};
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    /* Fibonacci hashing; half of the 2^62 bytes are enough. */
+    return MUTEX + (off_t)((uint64_t)now.tv_nsec * 0x9e3779b97f4a7c15u >> (64 - MUTEX_BITS + 1));
+}
+
+/* True if another process has a byte there. A longer lock is not the library's. */
+static bool is_taken(const struct ledger *ledger, off_t from, off_t length)
+{
+    struct flock found = find_lock(ledger, from, length);
+    return found.l_type != F_UNLCK && found.l_len == 1;
+}
+
+static void unlock(const struct ledger *ledger, off_t byte)
+{
+    set_lock(ledger, F_UNLCK, byte, 1);
+}
+
+/* Lock the mutex. Gives the locked byte; -1: another process keeps it, or the file cannot be locked. */
+static off_t lock(struct ledger *ledger)
+{
+    /* A process that has waited in vain once does not wait again. */
+    int left = ledger->hopeless ? 1 : ATTEMPTS;
+    for (;;) {
+        off_t byte = choose_byte();
+        if (!set_lock(ledger, F_RDLCK, byte, 1)) {
+            ledger->problem = "cannot be locked";
+            return -1;
+        }
+        bool is_first = !is_taken(ledger, MUTEX, byte + 1 - MUTEX);
+        while (is_first && is_taken(ledger, byte + 1, 0) && --left > 0)
+            system_pause(&PAUSE);
+        if (is_first && left > 0) {
+            ledger->hopeless = false;
+            ledger->problem = NULL;
+            return byte;
+        }
+        unlock(ledger, byte);
+        if (--left <= 0)
+            break;
+        system_pause(&PAUSE);
+    }
+    ledger->hopeless = true;
+    ledger->problem = "is locked by a process that does not go on";
+    return -1;
+}
+
+/* ---- the slots ---- */
+
 struct others {
-    uint64_t bytes; /* with each one's overhead */
+    uint64_t bytes; /* with each one's context */
     uint64_t slots; /* a bit for each slot that is taken */
 };
 
 /* Find a lock of another process in the slots from `first` to before `end`. Gives its slot; -1: there is none. */
 static int find_other(const struct ledger *ledger, int first, int end, uint64_t *bytes)
 {
-    /* One that would conflict with a lock to write. */
-    struct flock found = {
-        .l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = begin_of(first), .l_len = begin_of(end) - begin_of(first)};
-    if (fcntl(ledger->file, F_GETLK, &found) != 0 || found.l_type == F_UNLCK)
+    struct flock found = find_lock(ledger, begin_of(first), begin_of(end) - begin_of(first));
+    if (found.l_type == F_UNLCK)
         return -1;
     /* A lock that is not the library's may begin before `first`, and be of any length. */
     int slot = (int)(found.l_start >> SLOT_BITS);
-    *bytes = found.l_len > 0 ? (uint64_t)found.l_len - 1 : MOST;
+    *bytes = (found.l_len > 0 ? (uint64_t)found.l_len : LONGEST) - 1;
     return slot < first ? first : slot;
 }
 
@@ -115,13 +167,6 @@ static struct others others_of(const struct ledger *ledger)
     return others;
 }
 
-static bool set_lock(const struct ledger *ledger, short type, uint64_t from, uint64_t length)
-{
-    struct flock wanted = {
-        .l_type = type, .l_whence = SEEK_SET, .l_start = begin_of(ledger->slot) + (off_t)from, .l_len = (off_t)length};
-    return fcntl(ledger->file, F_SETLK, &wanted) == 0;
-}
-
 /* Give a slot that no process has; -1: there is none. */
 static int free_slot(uint64_t taken)
 {
@@ -131,30 +176,98 @@ static int free_slot(uint64_t taken)
     return -1;
 }
 
-static enum ledger_answer grow(struct ledger *ledger, uint64_t bytes, uint64_t taken)
+/* Any use costs as much as a context, at least. */
+static uint64_t cost(const struct ledger *ledger, uint64_t bytes)
+{
+    return bytes && bytes < ledger->overhead ? ledger->overhead : bytes;
+}
+
+static uint64_t length_of(const struct ledger *ledger, uint64_t bytes)
+{
+    uint64_t length = bytes ? add(cost(ledger, bytes) - ledger->overhead, 1) : 0;
+    return length < LONGEST ? length : LONGEST;
+}
+
+static enum ledger_answer resize(struct ledger *ledger, uint64_t length)
+{
+    off_t begin = begin_of(ledger->slot);
+    /* The kernel merges it with the one that is there, or cuts that. */
+    bool done = length > ledger->length
+                    ? set_lock(ledger, F_RDLCK, begin, length)
+                    : set_lock(ledger, F_UNLCK, begin + (off_t)length, ledger->length - length);
+    if (done)
+        ledger->length = length;
+    else
+        ledger->problem = "cannot be locked";
+    if (ledger->length == 0)
+        ledger->slot = -1;
+    return done ? LEDGER_DONE : LEDGER_BROKEN;
+}
+
+static enum ledger_answer grow(struct ledger *ledger, uint64_t length, uint64_t taken)
 {
     if (ledger->slot < 0 && (ledger->slot = free_slot(taken)) < 0)
         return LEDGER_NO_SLOT;
-    /* The kernel merges it with the one that is there. */
-    if (set_lock(ledger, F_RDLCK, 0, bytes + 1)) {
-        ledger->bytes = bytes;
-        return LEDGER_DONE;
+    return resize(ledger, length);
+}
+
+/* ---- the file ---- */
+
+/* True if the descriptor is that of the ledger, and not closed, or another file's by now. */
+static bool is_own(const struct ledger *ledger)
+{
+    struct stat found;
+    return ledger->file >= 0 && system_stat(ledger->file, &found) == 0 && found.st_dev == ledger->device &&
+           found.st_ino == ledger->inode;
+}
+
+/* Open any kind of file: a FIFO or a lease (fcntl, F_SETLEASE) must not block the program. */
+static int open_path(const char *path, int flags, struct stat *found)
+{
+    int file = system_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY | flags, 0644);
+    if (file >= 0 && system_stat(file, found) != 0) {
+        system_close(file);
+        return -1;
     }
-    ledger->problem = "cannot be locked";
-    return LEDGER_BROKEN;
+    return file;
+}
+
+/* Open the ledger again if the program has closed its descriptor, and thereby ended the locks. */
+static bool is_usable(struct ledger *ledger)
+{
+    if (is_own(ledger))
+        return true;
+    struct stat found;
+    int file = open_path(ledger->path, 0, &found);
+    if (file >= 0 && (found.st_dev != ledger->device || found.st_ino != ledger->inode)) {
+        system_close(file);
+        file = -1;
+    }
+    if (file < 0) {
+        ledger->problem = "was closed, and cannot be opened again";
+        return false;
+    }
+    ledger->file = file;
+    ledger->slot = -1; /* another process may have it by now */
+    ledger->length = 0;
+    ledger->problem = NULL;
+    return true;
 }
 
 bool ledger_open(struct ledger *ledger, const char *path, bool create)
 {
     struct header header;
-    *ledger = (struct ledger){.slot = -1, .limit = UINT64_MAX};
-    ledger->file = open(path, O_RDONLY | O_CLOEXEC | (create ? O_CREAT : 0), 0644);
+    struct stat found;
+    *ledger = (struct ledger){.path = path, .slot = -1, .limit = UINT64_MAX};
+    ledger->file = open_path(path, create ? O_CREAT : 0, &found);
     if (ledger->file < 0) {
         /* Absent and not requested: no problem. */
         ledger->problem = errno == ENOENT && !create ? NULL : "cannot be opened";
         return false;
     }
-    ssize_t size = pread(ledger->file, &header, sizeof header, 0);
+    ledger->device = found.st_dev;
+    ledger->inode = found.st_ino;
+    ssize_t size = S_ISREG(found.st_mode) ? system_read(ledger->file, &header, sizeof header) : -1;
     if (size == 0 && create)
         return true;
     if (size == (ssize_t)sizeof header && memcmp(header.magic, MAGIC, sizeof MAGIC) == 0) {
@@ -170,43 +283,36 @@ bool ledger_open(struct ledger *ledger, const char *path, bool create)
 
 void ledger_close(struct ledger *ledger)
 {
-    if (ledger->file >= 0)
-        close(ledger->file);
+    if (is_own(ledger))
+        system_close(ledger->file);
     ledger->file = -1;
 }
 
 enum ledger_answer ledger_set(struct ledger *ledger, uint64_t bytes, uint64_t limit, bool forced)
 {
-    if (bytes > MOST)
-        bytes = MOST;
+    if (!is_usable(ledger))
+        return LEDGER_BROKEN;
+    uint64_t length = length_of(ledger, bytes);
     /* Less than before is always right. */
-    if (ledger->slot >= 0 && bytes <= ledger->bytes) {
-        if (bytes < ledger->bytes && !set_lock(ledger, F_UNLCK, bytes + 1, ledger->bytes - bytes)) {
-            ledger->problem = "cannot be locked";
-            return LEDGER_BROKEN;
-        }
-        ledger->bytes = bytes;
-        return LEDGER_DONE;
-    }
-    if (!lock(ledger))
+    if (length <= ledger->length)
+        return length < ledger->length ? resize(ledger, length) : LEDGER_DONE;
+    off_t byte = lock(ledger);
+    if (byte < 0)
         return LEDGER_BROKEN;
     struct others others = others_of(ledger);
-    if (ledger->limit < limit)
-        limit = ledger->limit;
     enum ledger_answer answer = LEDGER_DONE;
-    if (add(others.bytes, add(bytes, ledger->overhead)) > limit)
+    if (add(others.bytes, cost(ledger, bytes)) > limit)
         answer = LEDGER_FULL;
     if (answer == LEDGER_DONE || forced) {
-        enum ledger_answer noted = grow(ledger, bytes, others.slots);
+        enum ledger_answer noted = grow(ledger, length, others.slots);
         if (noted != LEDGER_DONE)
             answer = noted;
     }
-    unlock(ledger);
+    unlock(ledger, byte);
     return answer;
 }
 
-uint64_t ledger_used(const struct ledger *ledger)
+uint64_t ledger_used(struct ledger *ledger, uint64_t bytes)
 {
-    uint64_t own = ledger->slot < 0 ? 0 : add(ledger->bytes, ledger->overhead);
-    return add(own, others_of(ledger).bytes);
+    return add(cost(ledger, bytes), is_usable(ledger) ? others_of(ledger).bytes : 0);
 }

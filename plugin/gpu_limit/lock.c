@@ -10,9 +10,8 @@
 #include <linux/futex.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <sys/syscall.h>
-#include <time.h>
-#include <unistd.h>
+
+#include "system.h"
 
 /* Between two attempts where the kernel has no such futex: QEMU before 7.1, a seccomp filter. */
 static const struct timespec RETRY = {.tv_nsec = 50 * 1000};
@@ -22,11 +21,11 @@ static bool replace(uint32_t *word, uint32_t before, uint32_t after)
     return __atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
-void lock_acquire(union lock *lock, int process)
+void lock_acquire(union lock *lock, uint32_t process)
 {
     /* In a forked child, the holder may be a thread of the parent. The first thread that gets here frees the lock. */
     uint64_t seen = __atomic_load_n(&lock->both, __ATOMIC_RELAXED);
-    while (seen >> 32 != (uint32_t)process &&
+    while (seen >> 32 != process &&
            !__atomic_compare_exchange_n(&lock->both, &seen, (uint64_t)process << 32, false, __ATOMIC_ACQ_REL,
                                         __ATOMIC_RELAXED))
         continue;
@@ -37,7 +36,7 @@ void lock_acquire(union lock *lock, int process)
             return;
         /* EAGAIN: the holder is about to end. */
         if (errno != EAGAIN)
-            nanosleep(&RETRY, NULL);
+            system_pause(&RETRY);
     }
 }
 

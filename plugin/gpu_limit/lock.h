@@ -12,15 +12,15 @@
 union lock {
     struct {
         uint32_t thread;  /* thread id of the holder, with the kernel's flags; the futex, so it comes first */
-        uint32_t process; /* process id that `thread` belongs to */
+        uint32_t process; /* process_number() that `thread` belongs to */
     };
     uint64_t both;
 };
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "`thread` is the low half of `both`");
 
-/* Wait for the lock and take it. `process`: getpid(). Not recursive. */
-void lock_acquire(union lock *lock, int process);
+/* Wait for the lock and take it. `process`: process_number(). Not recursive. */
+void lock_acquire(union lock *lock, uint32_t process);
 
 void lock_release(union lock *lock);
 

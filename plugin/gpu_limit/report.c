@@ -5,7 +5,8 @@
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
-#include <unistd.h>
+
+#include "system.h"
 
 enum { LINE = 512, BITS_OF_A_MIB = 20 };
 
@@ -55,7 +56,6 @@ void report_once(enum report kind, const char *format, ...)
     va_end(values);
     put(&line, '\n');
     /* One call, so that lines of several processes do not mix. Without a reader, the line is dropped. */
-    ssize_t ignored = write(STDERR_FILENO, line.text, line.length);
-    (void)ignored;
+    system_write(STDERR_FILENO, line.text, line.length);
     errno = error;
 }

@@ -108,8 +108,8 @@ for path in PATHS:
         done.append(f"{name}: {path}")
 # What the library does is possible, for every user.
 file = os.open(PATHS[0], os.O_RDONLY)
-fcntl.flock(file, fcntl.LOCK_EX)
-fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("@hhqqi4x", fcntl.F_RDLCK, 0, 0, 8, 0))
+for start, length in ((1 << 62, 1), (0, 8)):  # the mutex, then its use
+    fcntl.fcntl(file, fcntl.F_SETLK, struct.pack("@hhqqi4x", fcntl.F_RDLCK, 0, start, length, 0))
 print(json.dumps(done))
 """
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every function that gives a program memory is wrapped, or there is a reason; by NVIDIA's own cuda.h."""
+"""Every function that gives memory or a context is wrapped, or there is a reason; by NVIDIA's own cuda.h."""
 
 import re
 from functools import cache
@@ -15,16 +15,19 @@ from tools.process import run
 VIEWS = ((), ("-D__CUDA_API_VERSION_INTERNAL",), ("-DCUDA_API_PER_THREAD_DEFAULT_STREAM",))
 FUNCTION = re.compile(r"CUresult\s+(cu[A-Z]\w*)\s*\(([^;{]*)\)\s*;")
 
-# What memory is handed out as, and how a function is called that makes some.
+# What memory and contexts are handed out as, and how a function is called that makes some.
 HANDED_OUT = re.compile(
-    r"(?<!const )(CUdeviceptr(_v\d)?|CUarray|CUmipmappedArray|CUmemGenericAllocationHandle|CUmemoryPool) ?\*|"
-    r"void \*\*pp\b"
+    r"(?<!const )(CUdeviceptr(_v\d)?|CUarray|CUmipmappedArray|CUmemGenericAllocationHandle|CUmemoryPool|"
+    r"CUcontext|CUgreenCtx) ?\*|void \*\*pp\b"
 )
 VARIANT = re.compile(r"(_v\d)?(_pt[ds][sz])?$")
 
 LEFT_OUT = {
     "of CUDA before 3.2, which no arm64 had: no compiled program on a Jetson calls it": {
-        "cuArray3DCreate", "cuArrayCreate", "cuMemAlloc", "cuMemAllocHost", "cuMemAllocPitch",
+        "cuArray3DCreate", "cuArrayCreate", "cuCtxCreate", "cuMemAlloc", "cuMemAllocHost", "cuMemAllocPitch",
+    },
+    "a context that is there": {
+        "cuCtxAttach", "cuCtxGetCurrent", "cuCtxPopCurrent", "cuStreamGetCtx", "cuStreamGetGreenCtx",
     },
     "charged to who made it: this is another way to it": {
         "cuArrayGetPlane", "cuExternalMemoryGetMappedBuffer", "cuExternalMemoryGetMappedMipmappedArray",

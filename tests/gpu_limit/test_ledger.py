@@ -5,13 +5,15 @@ import os
 import random
 import signal
 import subprocess
+import sys
+import textwrap
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from tests import ledgers
-from tests.gpu_limit.rig import Rig
+from tests.gpu_limit.rig import PRELUDE, Rig
 from tests.ledgers import MIB, SLOTS
 
 CLOCK_NANOSLEEP = 230
@@ -76,18 +78,17 @@ def test_a_fork_while_another_thread_has_the_lock_does_not_hang(shared: Rig, led
     # The ledger is locked, so the thread waits for it (clock_nanosleep) with the lock of the process.
     ledgers.write(ledger)
     shared.run(f"""
-        import fcntl, threading
-        file = os.open("{ledger}", os.O_RDWR)
-        fcntl.flock(file, fcntl.LOCK_EX)
+        import threading
+        from tests import ledgers
         def work():
             start()
             assert alloc(60)
-        thread = threading.Thread(target=work)
-        thread.start()
-        at = f"/proc/self/task/{{thread.native_id}}/syscall"
-        while open(at).read().split()[0] != "{CLOCK_NANOSLEEP}": pass
-        child = os.fork()
-        fcntl.flock(file, fcntl.LOCK_UN)
+        with ledgers.counting("{ledger}"):
+            thread = threading.Thread(target=work)
+            thread.start()
+            at = f"/proc/self/task/{{thread.native_id}}/syscall"
+            while open(at).read().split()[0] != "{CLOCK_NANOSLEEP}": pass
+            child = os.fork()
         if child == 0:
             start()
             os._exit(0 if alloc(30) else 1)
@@ -95,6 +96,26 @@ def test_a_fork_while_another_thread_has_the_lock_does_not_hang(shared: Rig, led
         thread.join()
         assert info() == (40, 100)
     """)
+
+
+def test_a_child_with_the_process_id_of_its_parent_starts_without_memory(shared: Rig) -> None:
+    # The first process of a container that makes a namespace of its own: both have process id 1.
+    code = """
+        CLONE_NEWPID = 0x20000000
+        assert alloc(60) and os.getpid() == 1
+        assert ctypes.CDLL(None).unshare(CLONE_NEWPID) == 0
+        child = os.fork()
+        if child == 0:
+            start()
+            ok = os.getpid() == 1 and info() == (40, 100) and alloc(50) is None and alloc(40) is not None
+            os._exit(0 if ok else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert info() == (40, 100) and alloc(50) is None
+    """
+    mapped = ["--map-root-user"] if os.geteuid() else []
+    command = ["unshare", *mapped, "--pid", "--fork", sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
+    ran = subprocess.run(command, env=shared.environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_exec_releases_the_memory_of_the_earlier_program(shared: Rig, ledger: Path) -> None:
@@ -167,13 +188,113 @@ def test_a_truncated_ledger_ends_no_process(shared: Rig, ledger: Path) -> None:
 def test_a_stopped_process_with_the_lock_stops_no_other(shared: Rig, ledger: Path) -> None:
     ledgers.write(ledger)
     with shared.standing(f"""
-        import fcntl
-        fcntl.flock(os.open("{ledger}", os.O_RDWR), fcntl.LOCK_EX)
-        print("there", flush=True); sys.stdin.read()
+        from tests import ledgers
+        with ledgers.counting("{ledger}"):
+            print("there", flush=True); sys.stdin.read()
     """) as process:
         process.send_signal(signal.SIGSTOP)
         ran = shared.run("assert alloc(101) is None and alloc(100) is not None")
     assert "is locked by a process that does not go on: each process is limited by itself" in ran.stderr
+
+
+def test_the_child_of_a_process_killed_while_it_counted_stops_no_other(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger)
+    # Many others, so that most of the time is spent with counting.
+    with ledgers.used_by(ledger, *[0] * (SLOTS - 2)):
+        for _ in range(5):
+            with shared.standing("""
+                assert alloc(1)
+                child = os.fork()
+                if child == 0:
+                    sys.stdin.read()
+                    os._exit(0)
+                print("there", flush=True)
+                for _ in range(10):
+                    for _ in range(10): free(alloc(60))
+                    print("again", flush=True)
+                while True: free(alloc(60))
+            """) as process:
+                for _ in range(10):
+                    assert process.stdout and process.stdout.readline() == "again\n"
+                process.kill()
+                process.wait()
+                ran = shared.run("assert info() == (100, 100) and alloc(100) and alloc(1) is None")
+                assert "each process is limited by itself" not in ran.stderr
+
+
+def test_processes_that_count_at_the_same_time_get_what_fits(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger)
+    with ExitStack() as stack:
+        work = """
+            for _ in range(400):
+                pointer = alloc(12.5)
+                assert pointer
+                free(pointer)
+        """
+        running = [stack.enter_context(shared.start(work)) for _ in range(8)]
+        errors = [process.communicate()[1] for process in running]
+    assert [process.returncode for process in running] == [0] * 8, errors
+    assert errors == [""] * 8
+
+
+def test_the_programs_own_file_with_the_number_of_the_ledger_is_left_alone(
+    shared: Rig, ledger: Path, tmp_path: Path
+) -> None:
+    ledgers.write(ledger, limit=100 * MIB)
+    with shared.standing(f"""
+        import fcntl
+        pointer = alloc(10)
+        number = next(one for one in range(3, 64) if os.path.exists(f"/proc/self/fd/{{one}}")
+                      and os.readlink(f"/proc/self/fd/{{one}}") == "{ledger}")
+        os.closerange(3, 64)
+        own = os.open("{tmp_path}/own", os.O_RDWR | os.O_CREAT)
+        assert os.dup2(own, number) == number
+        fcntl.flock(number, fcntl.LOCK_EX)
+        assert alloc(20)
+        try:
+            fcntl.flock(os.open("{tmp_path}/own", os.O_RDWR), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            child = os.fork()
+            if child == 0:
+                assert info() == (70, 100)
+                os.write(number, b"still there")
+                os._exit(0)
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            print("there", flush=True); sys.stdin.read()
+    """) as process:
+        # The ledger is opened again, and all that the process has is counted again.
+        assert ledgers.found(ledger) == {process.pid: 30 * MIB}
+        assert (tmp_path / "own").read_bytes() == b"still there"
+        shared.run("assert info() == (70, 100) and alloc(71) is None and alloc(70) is not None")
+
+
+def test_a_fifo_as_ledger_does_not_block_a_program(shared: Rig, ledger: Path) -> None:
+    os.mkfifo(ledger)
+    with shared.start("assert alloc(101) is None and alloc(100) is not None") as process:
+        try:
+            _, error = process.communicate(timeout=20)
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert f"{ledger} is not a ledger: each process is limited by itself" in error
+
+
+def test_the_limit_of_a_ledger_outlasts_it(shared: Rig, ledger: Path) -> None:
+    ledgers.write(ledger, limit=100 * MIB, overhead=10 * MIB)
+    alone = shared.but(limit=None)
+    code = "assert alloc(91) is None and alloc(90) is not None and info() == (0, 100)"
+    with ledgers.counting(ledger):
+        assert "is locked by a process that does not go on" in alone.run(code).stderr
+    # In a child, the ledger is not there any more.
+    alone.run(f"""
+        os.unlink("{ledger}")
+        child = os.fork()
+        if child == 0:
+            start()
+            {code}
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    """)
 
 
 def test_together_they_never_exceed_the_limit_though_many_are_killed(shared: Rig, ledger: Path) -> None:

@@ -257,6 +257,23 @@ def test_memory_of_graphs_counts_once_it_is_there(how: str, pooled: Rig) -> None
     """)
 
 
+def test_a_synchronization_does_not_read_the_allocations(pooled: Rig) -> None:
+    # The kernel notes which memory is read. The table has 512 Ki places of 40 bytes, or 20 MiB.
+    ran = pooled.run("""
+        import re
+        count = 200_000
+        assert make("cuMemAllocAsync", c_size_t(MIB), None)
+        allocate, size = driver.cuMemAlloc_v2, c_size_t(1)
+        pointers = [c_uint64() for _ in range(count)]
+        assert not any(allocate(byref(pointer), size) for pointer in pointers)
+        open("/proc/self/clear_refs", "w").write("1")
+        call("cuStreamSynchronize", None)
+        read = re.findall("^Referenced: *(.*) kB$", open("/proc/self/smaps").read(), re.MULTILINE)
+        print(sum(map(int, read)) / 1024)
+    """)
+    assert float(ran.stdout) < 10
+
+
 def test_threads_never_have_more_than_the_limit_together(each: Rig) -> None:
     each.run("""
         import random, threading

@@ -1,24 +1,29 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads and processes of different priority on one core."""
+"""Threads and processes of different priority on one core, and threads that are cancelled."""
 
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests import ledgers
 from tests.gpu_limit.rig import Rig
 from tests.lab import compiler
 from tools.process import run
 
-SOURCE = Path(__file__).with_name("threads.c")
+SOURCES = Path(__file__).parent
 NOT_PERMITTED = 77
+
+
+def compiled(out: Path) -> Path:
+    source = SOURCES / f"{out.name}.c"
+    run([compiler.tool("gcc", "amd64"), "-O2", "-Wall", "-Werror", "-o", out, source, "-ldl", "-lpthread"])
+    return out
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    out = tmp_path / "threads"
-    run([compiler.tool("gcc", "amd64"), "-O2", "-Wall", "-Werror", "-o", out, SOURCE, "-ldl", "-lpthread"])
-    return out
+    return compiled(tmp_path / "threads")
 
 
 @pytest.mark.parametrize("futex", ["pi", "no-pi"])
@@ -34,3 +39,10 @@ def test_both_go_on(rig: Rig, program: Path, who: str, policy: str, futex: str) 
     calls, first_calls = map(int, ran.stdout.split())
     # With a lock that spins, the thread of higher priority makes one call or two a second.
     assert min(calls, first_calls) > 20
+
+
+def test_a_thread_that_is_cancelled_while_it_waits_leaves_nothing_locked(rig: Rig, tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledgers.write(ledger)
+    environment = rig.but(ledger=ledger).environment
+    assert run([compiled(tmp_path / "cancelled"), ledger], env=environment).stdout == "all well\n"

@@ -30,6 +30,9 @@ enum { ILLEGAL_ADDRESS = 700 };
 struct context {
     int users;
 };
+struct green_context {
+    struct context context;
+};
 struct pool {
     size_t reserved, used;
 };
@@ -54,6 +57,7 @@ struct block {
     CUcontext context;
     int references;
     char *data; /* once something was copied there */
+    size_t mapped_later; /* bytes of an array whose memory is mapped later */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -145,7 +149,7 @@ static CUresult make(const char *kind, size_t bytes, CUcontext context, uint64_t
             *key = next_pointer;
             next_pointer += (bytes + 2 * MIB - 1) / (2 * MIB) * (2 * MIB);
         }
-        *block = (struct block){blocks, kind, *key, bytes, context, 1, NULL};
+        *block = (struct block){blocks, kind, *key, bytes, context, 1, NULL, 0};
         blocks = block;
     }
     pthread_mutex_unlock(&lock);
@@ -275,6 +279,20 @@ EXPORT CUresult cuCtxCreate_v2(CUcontext *context, unsigned flags, CUdevice devi
     return CUDA_SUCCESS;
 }
 
+#if CUDA >= 11040
+EXPORT CUresult cuCtxCreate_v3(CUcontext *context, void *affinity, int count, unsigned flags, CUdevice device)
+{
+    return cuCtxCreate_v2(context, flags, device);
+}
+#endif
+
+#if CUDA >= 12050
+EXPORT CUresult cuCtxCreate_v4(CUcontext *context, void *parameters, unsigned flags, CUdevice device)
+{
+    return cuCtxCreate_v2(context, flags, device);
+}
+#endif
+
 EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 {
     *context = current;
@@ -284,6 +302,23 @@ EXPORT CUresult cuCtxGetCurrent(CUcontext *context)
 EXPORT CUresult cuCtxSetCurrent(CUcontext context)
 {
     current = context;
+    return CUDA_SUCCESS;
+}
+
+/* A stack of one, and what is below it. */
+static __thread CUcontext below;
+
+EXPORT CUresult cuCtxPushCurrent_v2(CUcontext context)
+{
+    below = current;
+    current = context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxPopCurrent_v2(CUcontext *context)
+{
+    *context = current;
+    current = below;
     return CUDA_SUCCESS;
 }
 
@@ -302,11 +337,17 @@ EXPORT CUresult cuCtxDestroy_v2(CUcontext context)
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+/* CUDA's runtime retains the primary context by a private table, whose functions have no names. */
+EXPORT CUresult simulated_private_retain(CUcontext *context, CUdevice device)
 {
     __atomic_add_fetch(&primary.users, 1, __ATOMIC_RELAXED);
     *context = &primary;
     return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    return simulated_private_retain(context, device);
 }
 
 EXPORT CUresult cuDevicePrimaryCtxGetState(CUdevice device, unsigned *flags, int *active)
@@ -338,6 +379,29 @@ EXPORT CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device)
 EXPORT CUresult cuDevicePrimaryCtxReset_v2(CUdevice device)
 {
     return cuDevicePrimaryCtxReset(device);
+}
+#endif
+
+#if CUDA >= 12040
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, void *resources, CUdevice device, unsigned flags)
+{
+    *green = calloc(1, sizeof **green);
+    __atomic_add_fetch(&primary.users, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx green)
+{
+    *context = &green->context;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    if (current == &green->context)
+        current = NULL;
+    free(green);
+    return cuDevicePrimaryCtxRelease(0);
 }
 #endif
 
@@ -470,22 +534,37 @@ EXPORT CUresult cuLaunchKernel(const char *function, unsigned blocks, unsigned y
     return CUDA_SUCCESS;
 }
 
-/* ---- arrays: one byte a texel and channel ---- */
+/* ---- arrays: in tiles of 64 KiB; each channel has one byte, four if it is a float ---- */
+
+enum { FORMAT_FLOAT = 0x20, TILE = 1 << 16 };
 
 static size_t one(size_t number)
 {
     return number ? number : 1;
 }
 
+static size_t tiles(const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
+{
+    size_t bytes = 0, element = one(what->NumChannels) * (what->Format == FORMAT_FLOAT ? 4 : 1);
+    for (unsigned level = 0; level < levels; level++)
+        bytes += one(what->Width >> level) * one(what->Height >> level) * one(what->Depth >> level) * element;
+    return (bytes + TILE - 1) / TILE * TILE;
+}
+
+/* Without memory of its own: an array that gets it later. */
+static CUresult make_array(const char *kind, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels, uint64_t *key)
+{
+    int later = what->Flags & (CUDA_ARRAY3D_SPARSE | CUDA_ARRAY3D_DEFERRED_MAPPING);
+    *key = 0;
+    CUresult result = make(kind, later ? 1 : tiles(what, levels), current, key);
+    if (result == CUDA_SUCCESS && what->Flags & CUDA_ARRAY3D_DEFERRED_MAPPING)
+        (*place(kind, *key))->mapped_later = tiles(what, levels);
+    return result;
+}
+
 EXPORT CUresult cuArray3DCreate_v2(CUarray *array, const CUDA_ARRAY3D_DESCRIPTOR *what)
 {
-    uint64_t key = 0;
-    size_t bytes = what->Width * one(what->Height) * one(what->Depth) * what->NumChannels;
-    if (what->Flags & CUDA_ARRAY3D_SPARSE)
-        bytes = 1;
-    CUresult result = make("array", bytes, current, &key);
-    *array = (CUarray)key;
-    return result;
+    return make_array("array", what, 1, (uint64_t *)array);
 }
 
 EXPORT CUresult cuArrayCreate_v2(CUarray *array, const CUDA_ARRAY_DESCRIPTOR *what)
@@ -501,19 +580,35 @@ EXPORT CUresult cuArrayDestroy(CUarray array)
 
 EXPORT CUresult cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *what, unsigned levels)
 {
-    uint64_t key = 0;
-    size_t bytes = 0;
-    for (unsigned level = 0; level < levels; level++)
-        bytes += one(what->Width >> level) * one(what->Height >> level) * one(what->Depth >> level) * what->NumChannels;
-    CUresult result = make("mipmap", bytes, current, &key);
-    *array = (CUmipmappedArray)key;
-    return result;
+    return make_array("mipmap", what, levels, (uint64_t *)array);
 }
 
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmappedArray array)
 {
     return drop("mipmap", (uint64_t)array);
 }
+
+#if CUDA >= 11060
+static CUresult requirements(const char *kind, CUDA_ARRAY_MEMORY_REQUIREMENTS *needed, uint64_t key)
+{
+    struct block *block = *place(kind, key);
+    if (block == NULL || block->mapped_later == 0)
+        return INVALID_VALUE;
+    needed->size = block->mapped_later;
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needed, CUarray array, CUdevice device)
+{
+    return requirements("array", needed, (uint64_t)array);
+}
+
+EXPORT CUresult cuMipmappedArrayGetMemoryRequirements(CUDA_ARRAY_MEMORY_REQUIREMENTS *needed, CUmipmappedArray array,
+                                                      CUdevice device)
+{
+    return requirements("mipmap", needed, (uint64_t)array);
+}
+#endif
 
 /* ---- physical memory; a mapping keeps it ---- */
 
