@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure what a plugin costs (`python -m tests.benchmarks`), and count refused pods (`... .boots`)."""
+"""Measure a plugin and the memory limit, and count refused pods: `python -m tests.benchmarks[...]`."""
