@@ -97,7 +97,7 @@ async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
         node.holds(p10=100)
         host = HostTree(root)
         pods = Pods(kubelet.socket, host, UnitResources(CORE, MEMORY, lambda ids: ids))
-        guard = Guard(MemoryUse(root), host, pods, "report")
+        guard = Guard(MemoryUse(root), host, pods, "report", 0)
         await guard.observe()
         read(said, (await agent_pages.Pages(pods, guard, None).metrics()).text)
 

@@ -23,6 +23,12 @@ READ_DEADLINE_SECONDS = 3.0
 OBSERVATIONS = 2
 _MIB = 2**20
 
+# Memory of one process that CUDA's driver takes and the limit (plugin/gpu_limit) does not see. Defaults of
+# CUDA's programming guide: 8 MiB for the heap of kernels, 1 MiB for their printf, and 1 KiB of local memory
+# for each resident thread, which is 30 MiB on a Thor (20 multiprocessors of 1,536 threads). 25 MiB are left
+# for the code of kernels, which CUDA loads at its first use since 11.7.
+PROCESS_SLACK = 64 * _MIB
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,8 +39,13 @@ class Guard:
     kernel's own. All are None while the memory cannot be read.
     """
 
-    def __init__(self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode) -> None:
-        """Raises CannotEndError if the mode is `evict` and processes cannot be ended."""
+    def __init__(
+        self, memory: MemoryUse, host: HostTree, pods: Pods, mode: Mode, context_overhead: int
+    ) -> None:
+        """`context_overhead`: bytes that the limit charges for a CUDA context; 0: not known.
+
+        Raises CannotEndError if the mode is `evict` and processes cannot be ended.
+        """
         if mode == "evict":
             check_can_end(host)
         self.used: Mapping[str, int] | None = None
@@ -48,6 +59,8 @@ class Guard:
         self._host = host
         self._pods = pods
         self._mode = mode
+        self._context_overhead = context_overhead
+        self._processes: Counter[str] = Counter()  # with GPU memory, by pod uid
         self._over: dict[str, int] = {}
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
@@ -82,6 +95,7 @@ class Guard:
         used: Counter[str] = Counter()
         for pid, member in members.items():
             used[member.uid] += by_process[pid]
+        self._processes = Counter(member.uid for pid, member in members.items() if by_process[pid])
         self.used, self.kernel = used, by_process.get(0, 0)
         self.outside = sum(by_process.values()) - self.kernel - used.total()
         # Prometheus has scraped the counters of deleted pods.
@@ -93,7 +107,12 @@ class Guard:
     def _newly_over(self) -> list[str]:
         """Give each pod (uid) once: at its observation number OBSERVATIONS in a row over its share."""
         shares = {uid: self._pods.share(uid).memory_bytes for uid in self.used or ()}
-        over = {uid for uid, used in (self.used or {}).items() if shares[uid] and used > shares[uid]}
+        over = {
+            uid
+            for uid, used in (self.used or {}).items()
+            if shares[uid]
+            and used > shares[uid] + slack(shares[uid], self._processes[uid], self._context_overhead)
+        }
         self._over = {uid: self._over.get(uid, 0) + 1 for uid in over}
         return sorted(uid for uid, count in self._over.items() if count == OBSERVATIONS)
 
@@ -124,6 +143,14 @@ class Guard:
         except OSError as error:
             logger.warning("cannot end process %d: %s", pid, error)
             return False
+
+
+def slack(share: int, processes: int, context_overhead: int) -> int:
+    """Give the bytes by which a pod may be over its share.
+
+    The limit grants no more contexts than fit into the share, so further processes add nothing.
+    """
+    return PROCESS_SLACK * (min(processes, share // context_overhead) if context_overhead else processes)
 
 
 def _mib(count: int) -> str:

@@ -40,7 +40,8 @@ class Agent(Service[AgentSettings]):
         settings = self._settings
         host = HostTree(settings.host_root)
         pods = Pods(settings.pod_resources, host, unit_resources(settings))
-        guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode)
+        overhead = settings.units.context_overhead if settings.units else 0
+        guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode, overhead)
         weights = Weights(host, pods, self._kernel) if settings.qos_policy == "burst-share" else None
         logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)
         async with AsyncExitStack() as stack:

@@ -113,13 +113,14 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
         first, second, idle, neighbour = (
             started.enter_context(subprocess.Popen(["sleep", "600"])) for _ in range(4)
         )
-        for process, pod, mib in ((first, 1, 200), (second, 1, 57), (idle, 1, 0), (neighbour, 2, 256)):
+        for process, pod, mib in ((first, 1, 200), (second, 1, 121), (idle, 1, 0), (neighbour, 2, 256)):
             started.callback(process.kill)
             node.process(process.pid, pod)
             node.holds(**{f"p{process.pid}": mib})
         with running(node, "--mode=evict") as agent:
             line = agent.says("of GPU memory")
-            assert f"pod default/greedy (uid {uid(1)}) has 257 MiB" in line
+            # 64 MiB are tolerated for one process: the context of another one does not fit into the share.
+            assert f"pod default/greedy (uid {uid(1)}) has 321 MiB" in line
             assert f"its share is 256 MiB: ended its processes {first.pid}, {second.pid}" in line
             assert [process.wait(5) for process in (first, second)] == [-signal.SIGKILL] * 2
             assert [process.poll() for process in (idle, neighbour)] == [None, None]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.agent.guard import CannotEndError, Guard, end_process
+from tegra_device_plugin.agent.guard import PROCESS_SLACK, CannotEndError, Guard, end_process
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.config.settings import Mode
@@ -19,12 +19,14 @@ from tegra_device_plugin.system.hosttree import HostTree
 from tests.unit.plugin.agent.node import UNIT_MIB, Node, Pod, uid
 
 Make = Callable[[Mode], Guard]
+MIB = 2**20
+OVERHEAD = 150  # of a CUDA context, as the limit's library charges it, in MiB
 
 
 @pytest.fixture
 def guard(node: Node, pods: Pods) -> Make:
     def make(mode: Mode) -> Guard:
-        return Guard(MemoryUse(node.root), HostTree(node.root), pods, mode)
+        return Guard(MemoryUse(node.root), HostTree(node.root), pods, mode, OVERHEAD * MIB)
 
     return make
 
@@ -207,22 +209,26 @@ async def test_without_a_gpu_nothing_is_watched(
     tmp_path: Path, pods: Pods, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = tmp_path / "empty"
-    await Guard(MemoryUse(root), HostTree(root), pods, "report").observe()
+    await Guard(MemoryUse(root), HostTree(root), pods, "report", 0).observe()
     assert "no Tegra GPU here" in caplog.text
 
 
-OVERHEAD = 150  # of a CUDA context, as the limit's library charges it
+SLACK = PROCESS_SLACK // MIB
 # In MiB, of each process its CUDA memory and its context.
 KEPT = {
     "one process uses all that the library grants": (512, [(512 - OVERHEAD, OVERHEAD)]),
     "a context that is smaller than its charge": (512, [(512 - OVERHEAD, 120)]),
     "two processes": (1024, [(400, OVERHEAD), (1024 - 400 - 2 * OVERHEAD, OVERHEAD)]),
     "contexts alone": (320, [(0, OVERHEAD), (0, OVERHEAD)]),
+    "code and heaps, of all memory that the library grants": (512, [(512 - OVERHEAD, OVERHEAD + SLACK)]),
+    "code and heaps of several processes": (640, [(10, OVERHEAD + SLACK)] * 4),
     "nothing": (64, [(0, 0)]),
 }
 EXCEEDED = {
     "CUDA memory past the library": (512, [(512, OVERHEAD)]),
-    "by one MiB": (512, [(512 - OVERHEAD + 1, OVERHEAD)]),
+    "by one MiB past the slack": (512, [(512 - OVERHEAD + SLACK + 1, OVERHEAD)]),
+    "by one MiB past that of several": (640, [(10, OVERHEAD + SLACK)] * 3 + [(11, OVERHEAD + SLACK)]),
+    "processes without contexts add no slack": (320, [(320 // 8 + 2 * SLACK // 8 + 1, 0)] * 8),
     "one process of two": (1024, [(1000, OVERHEAD), (0, OVERHEAD)]),
     "no CUDA memory, but more contexts than fit into the share": (128, [(0, OVERHEAD)]),
 }
