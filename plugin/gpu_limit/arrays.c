@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * The driver knows the size of an array only if its memory is mapped later (CUDA_ARRAY3D_DEFERRED_MAPPING): it is
- * asked for the size of an equal one. Drivers before CUDA 11.6, and those without such arrays, answer an error; then
- * the size is that of the elements, without what the driver adds to fill its tiles.
+ * The driver tells the size of an array only if its memory is mapped later (CUDA_ARRAY3D_DEFERRED_MAPPING), so an
+ * equal array of that kind is made, and destroyed. Drivers before CUDA 11.6, and drivers without such arrays, answer an
+ * error. Then the size is that of the elements, without what the driver adds to fill its tiles.
  */
 #include "arrays.h"
 
@@ -84,7 +84,7 @@ static uint64_t at_least_one(uint64_t number)
     return number ? number : 1;
 }
 
-/* Give a side of a level, in elements of which whole blocks are stored. */
+/* Give a side of a level in elements, rounded up to complete blocks. */
 static uint64_t side(uint64_t length, unsigned level, uint64_t block)
 {
     uint64_t elements = at_least_one(length >> level);
