@@ -12,21 +12,24 @@ import re
 
 HIDDEN = "(hidden)"
 # Last words of a secret's name: K3S_AGENT_TOKEN, agent-token and agentToken end in `token`. `auth` is a key
-# of registries.yaml and of Docker's config.json; a longer name, such as anonymous-auth, is a switch.
+# of registries.yaml and of Docker's config.json; a longer name, such as anonymous-auth, is a switch. Short
+# words follow another one: `secret` alone is a kind of volume, and PWD a directory. Old tokens count, too.
 ENDINGS = """
     (?:access|api|auth|join|private|secret)-key access-key-id authorization client-key-data
     (?:client|cluster|token)-secret datastore-endpoint passphrase passwd password token vpn-auth
 """
-NAME = "(?:auth|[a-z0-9_.-]*?(?:{}))".format("|".join(ENDINGS.split()).replace("-", "[-_.]?"))
+NAME = (
+    "(?:auth|[a-z0-9_.-]*?(?:{}|[a-z0-9][_.-](?:pass|pwd|secret)))(?:[_.-]?(?:old|new|previous|prev|[0-9]+))?"
+).format("|".join(ENDINGS.split()).replace("-", "[-_.]?"))
 SECRET = re.compile(NAME + r"\Z", re.IGNORECASE)
 SWITCH = re.compile(r"(?:true|false|null|none|~|''|\"\")?[\s,]*\Z", re.IGNORECASE)
 # How much of a line before a name or an address is searched.
 NEARBY = 64
 
-# A name with the sign of an assignment or a key, or with the end of an argument. -t is K3s' --token.
+# A name with the sign of an assignment or a key, or with the end of an argument.
 NAMED = re.compile(
     r"""
-    (?P<quote>["']?) (?<![\w.-]) (?P<name>-t|NAME) (?![\w-])
+    (?P<quote>["']?) (?<![\w.-]) (?P<name>--?t|-p|NAME) (?![\w-])
     (?:
         (?P<sign> \\*["']?[ \t]*\+?[:=][ \t]* )
         | (?P<value> ["']?,[ \t]*["']?value["']?:[ \t]* )  # of {name: K3S_TOKEN, value: X}
@@ -35,6 +38,11 @@ NAMED = re.compile(
     )
     """.replace("NAME", NAME),
     re.IGNORECASE | re.VERBOSE,
+)
+# -t is K3s' --token, and -p the password of `docker login`. Not an option that begins like that.
+SHORT = ("-t", "--t", "-p")
+STUCK = re.compile(
+    r"""(?<![\w.-])(?P<name>-[tp])(?!ls-|oken|imeout|ype|emplate|ail)(?P<value>[^\s\0=,'"-][^\s\0'"]{3,})"""
 )
 NAME_KEY = re.compile(r"""name["']?[ \t]*:[ \t]*$""")
 # Indentation and dashes of lists before a key or a variable.
@@ -110,12 +118,13 @@ def _takes_secret(key, value):
 
 def _redact_list(values):
     """A list, which may be a command line."""
-    found, of_k3s, before = [], False, ""
+    found, of_k3s, of_login, before = [], False, False, ""
     for one in values:
-        awaited = (before.startswith("-") and is_secret(before)) or (of_k3s and before == "-t")
+        option = before in SHORT or (before.startswith("-") and is_secret(before))
+        awaited = option and _takes_secret_here(before, of_k3s, of_login)
         found.append(HIDDEN if awaited and isinstance(one, str) else redact_data(one))
         before = one if isinstance(one, str) else ""
-        of_k3s = of_k3s or "k3s" in before
+        of_k3s, of_login = of_k3s or "k3s" in before, of_login or "login" in before
     return found
 
 
@@ -133,16 +142,29 @@ def _hide(text):
     return CONTENT.sub(HIDDEN, text)
 
 
+def _takes_secret_here(name, of_k3s, of_login):
+    """Has this option a secret in this command? Short ones mean something else in others."""
+    if name == "-p":
+        return of_login
+    return of_k3s or name not in SHORT
+
+
 def _redact_names(line, indent, of_k3s):
     """(line, column, awaited): the line without the values of names.
 
     Lines below that are indented deeper than `column` belong to a value. If `awaited`, so does the next line.
     """
     pieces, done, column, awaited = [], 0, None, False
+    login = line.find("login")
+
+    def has_secret(found):
+        return _takes_secret_here(found.group("name"), of_k3s, 0 <= login < found.start())
+
+    line = STUCK.sub(lambda found: found.group("name") + HIDDEN if has_secret(found) else found.group(), line)
     for found in NAMED.finditer(line):
         option = found.group("name").startswith("-")
         before = line[max(0, found.start() - NEARBY) : found.start()]
-        if found.start() < done or (found.group("name") == "-t" and not of_k3s):
+        if found.start() < done or not has_secret(found):
             continue
         if found.group("last") is not None:
             listed = found.start() == indent or line.rstrip()[-1:] in (",", "\\")
@@ -164,7 +186,11 @@ def _value(line, found, option, before):
     start, separator = found.end(), found.group("sign") or found.group("value") or found.group("blank")
     closed = separator[0] in ("'", '"', "\\")
     key = ":" in separator and not option
-    header = found.group("name").lower().endswith("authorization")
+    word = found.group("name").lower()
+    # Of HTTP: `-H 'X-Auth-Token: X'`.
+    header = word.endswith("authorization") or (
+        key and not closed and (found.group("quote") or word.startswith("x-"))
+    )
     sure = closed or header or found.group("value") or before in ("{", ",", "\\")
     if (key and not sure) or (found.group("blank") and not option):
         return start, start

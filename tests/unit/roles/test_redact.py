@@ -54,6 +54,10 @@ def container(secret: str) -> Data:
 
 ANY, NO_BLANK, PLAIN = PRINTABLE + " ", PRINTABLE, re.sub(r"""["'\\]""", "", PRINTABLE)
 IN_URL = re.sub(r"""[/?#"<>'\\]""", "", PRINTABLE)
+# Besides those of K3s, Docker and Kubernetes.
+OTHER_NAMES = (
+    "REGISTRY_PASS", "MY_SECRET", "DB_PWD", "K3S_TOKEN_OLD", "K3S_TOKEN_2", "PASSWORD_NEW", "KEY_TOKEN_PREV",
+)  # fmt: skip
 # Each form: the characters that a secret may have in it, and the text. "kept" stays.
 FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "shell": (PLAIN + " ", lambda one: f"kept k3s agent --token {shlex.quote(one)} --docker --kept"),
@@ -113,6 +117,30 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "kubeconfig": (ANY, lambda one: yaml.safe_dump(kubeconfig(one))),
     "journal, token": (PLAIN, lambda one: f'kept time="kept" level=info msg="Join with {CA}server:{one}"'),
     "journal, words": (PLAIN, lambda one: f"kept isn't kept {CA}node:{one} kept"),
+    "shell, short with two dashes": (
+        PLAIN + " ",
+        lambda one: f"kept k3s agent --t {shlex.quote(one)} --kept",
+    ),
+    "shell, short in one word": ("abc123/+.:", lambda one: f"kept k3s agent -t{one} --kept"),
+    "login": (PLAIN + " ", lambda one: f"kept docker login -u kept -p {shlex.quote(one)} kept.example"),
+    "login, one word": ("abc123/+.:", lambda one: f"kept docker login -u kept -p{one} kept.example"),
+    "login, JSON": (ANY, lambda one: json.dumps(["docker", "login", "-p", one, "kept"])),
+    "header of a name": (PLAIN, lambda one: f"kept -H 'X-Auth-Token: {one}' kept"),
+    "header in double quotes": (PLAIN + " ", lambda one: f'kept -H "X-Auth-Token: {one}" kept'),
+    "header without quotes": (PLAIN, lambda one: f"kept -H X-Auth-Token:{one}"),
+    "header in JSON": (ANY, lambda one: json.dumps({"headers": [f"X-Api-Key: {one}"], "z": "kept"})),
+    **{
+        f"shell, {name}": (PLAIN + " ", lambda one, name=name: f"kept; {name}={shlex.quote(one)} KEPT=kept")
+        for name in OTHER_NAMES
+    },
+    **{
+        f"environment file, {name}": (ANY, lambda one, name=name: f"KEPT=kept\n{name}={one}\nKEPT=kept\n")
+        for name in OTHER_NAMES
+    },
+    **{
+        f"YAML, {name}": (ANY, lambda one, name=name: yaml.safe_dump({"a": "kept", name.lower(): one}))
+        for name in OTHER_NAMES
+    },
     "header": (PLAIN, lambda one: f"kept -H 'Authorization: Bearer {one}' kept"),
 }
 
@@ -166,6 +194,9 @@ def test_form_of_the_rest_stays(text: str, hidden: str) -> None:
         '{"registry-mirrors": ["https://mirror.example:5000"], "auths": {}, "proxies": {"no-proxy": "a,b"}}',
         "docker pull registry.example:5000/a/b@sha256:0123 for me@example.org",
         "kubelet-arg: [anonymous-auth=false, authorization-mode=Webhook]",
+        "PWD=/root\nOLDPWD=/home\nbypass: a\nCOMPASS=b\nvolumes: [{secret: {secretName: a}}]\n",
+        "k3s kubectl exec -ti a -- find -type f; k3s -tls-san 192.0.2.1 -token-file /etc/t -timeout=5s",
+        "docker run -p 80:80 a; mkdir -p /etc/k3s; the login -- it was refused",
         "automountServiceAccountToken: false\ntoken: null\n",
         "the token is not the one of the cluster: compare k3s_token with /var/lib/rancher/k3s/server/token.",
         "level=fatal msg=\"Can't get a token, isn't it?\" error='no server' [::1]:6443 https://[::1]:6443/a",
@@ -197,7 +228,7 @@ REPEATED = (
     *(JOURNAL, CA, "a-", "-", '"', "://", "\\'", "{token:[", 'token: "', "--token ", "--token='", "token:\n"),
     *('"token":', "token=", "-t ", "\\\n", " ", "proxy=", "eyJ-", "a://u:p/", '"--token",', "bearer "),
     *("name: token\n", "argv[]=", "\\\"token: 'a", "-----BEGIN EC PRIVATE KEY-----", "token: {a\n"),
-    *("token:\n ", "token:\n\n\n"),
+    *("token:\n ", "token:\n\n\n", "login -p x ", "login -p", "k3s -tsecret ", "A_PASS_OLD_", "'x-token: "),
 )
 
 
