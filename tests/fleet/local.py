@@ -59,6 +59,7 @@ STUBS = {
     "k3s": {
         "prepare": LOG.format("prepare"),
         "binary": LOG.format("binary"),
+        "restored": LOG.format("configured"),
         "main": "- ansible.builtin.systemd_service: {name: k3s, state: restarted}\n- ansible.builtin.ping:\n",
     },
     "nvidia_docker": {"main": LOG.format("docker")},

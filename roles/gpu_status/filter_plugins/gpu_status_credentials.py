@@ -25,6 +25,9 @@ REMEDIES = {
     "listener": "ends soon: K3s checks it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
+SHARED = (
+    "The agents of this cluster have the token of its servers: docs/troubleshooting.md#agent-token-shared"
+)
 ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
 
 
@@ -38,7 +41,14 @@ def credentials(
     return {
         "boards": _sorted(_board(board, facts.get(board), now) for board in boards),
         "tokens": _sorted(_token(token, now) for token in observed["tokens"]),
+        "agents_join_with": _agents_join_with(facts),
     }
+
+
+def _agents_join_with(facts: dict[str, dict[str, Any]]) -> str | None:
+    """'servers' if a board says so, else 'own'; None if no server has answered."""
+    said = [one["k3s"]["agents_join_with"] for one in facts.values()]
+    return next((token for token in ("servers", "own") if token in said), None)
 
 
 def _sorted(items: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,7 +107,8 @@ def table(found: dict[str, Any]) -> str:
         soon = {one["kind"] for one in certificates if one["days"] < SOON_DAYS}
         text += [f"  {remedy}" for kind, remedy in REMEDIES.items() if kind in soon]
     text += [f"{board['name']}  {board['problem']}" for board in found["boards"] if board["problem"]]
-    return "\n".join([*text, *map(_token_line, found["tokens"])])
+    shared = [SHARED] if found["agents_join_with"] == "servers" else []
+    return "\n".join([*text, *map(_token_line, found["tokens"]), *shared])
 
 
 def _row(board: str, day: str, certificates: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -44,6 +44,7 @@ from ansible.module_utils.jetson_network import (
 )
 from ansible.module_utils.jetson_packages import package_facts, reboot_facts
 from ansible.module_utils.jetson_services import (
+    agents_join_with,
     arguments,
     credentials,
     daemon_flags,
@@ -205,6 +206,7 @@ def k3s_facts(commands, root, units):
         "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
         "etcd": on_etcd(root),
+        "agents_join_with": agents_join_with(root),
         # One that runs has joined again, or was started with other data since.
         "unfinished_restore": None if server["active"] else unfinished_restore(root),
         "server": server,

@@ -10,7 +10,7 @@ import os
 import re
 import shlex
 
-from ansible.module_utils.jetson_board import parse_version, read
+from ansible.module_utils.jetson_board import first, parse_version, read
 from ansible.module_utils.redact import redact, redact_data
 
 # Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
@@ -51,6 +51,11 @@ K3S_FILE_BYTES = 1 << 16
 SETTINGS = ("data-dir", "node-name")
 # Data of a server whose data store is embedded etcd.
 ETCD = "var/lib/rancher/k3s/server/db/etcd"
+# K3s' tokens on a server, and the role's file for releases of K3s that write no `agent-token`.
+SERVERS_TOKEN = "var/lib/rancher/k3s/server/token"  # noqa: S105 - a file
+AGENTS_TOKENS = ("var/lib/rancher/k3s/server/agent-token", "etc/rancher/k3s/jetson-k3s.agent-token")
+# What comes before the secret in a token that K3s has written (pkg/clientaccess/token.go).
+BEFORE_SECRET = re.compile("^K10[0-9a-f]{64}::[^:]+:")
 # By it role k3s_backup knows that a restore was not finished.
 UNFINISHED_RESTORE = "var/lib/rancher/k3s/restore.json"
 # K3s' short names of these settings (pkg/cli/cmds); K3s takes them as keys, too.
@@ -212,6 +217,14 @@ def k3s_settings(files, command):
 def on_etcd(root):
     """Has this server, or had it, embedded etcd as its data store?"""
     return os.path.isdir(os.path.join(root, ETCD))
+
+
+def agents_join_with(root):
+    """Which token the cluster of this server has for agents: 'own', or 'servers'. None without a cluster."""
+    servers, agents = read(root, SERVERS_TOKEN), first([read(root, path) for path in AGENTS_TOKENS])
+    if not servers:
+        return None
+    return "servers" if BEFORE_SECRET.sub("", agents or servers) == BEFORE_SECRET.sub("", servers) else "own"
 
 
 def unfinished_restore(root):

@@ -30,6 +30,8 @@ NOT_MIGRATED = frozenset(
 )
 # Variables of options that the roles judge. A flag and a setting in a file win over them.
 ENVIRONMENT = {
+    "K3S_AGENT_TOKEN": "agent-token",
+    "K3S_AGENT_TOKEN_FILE": "agent-token-file",
     "K3S_CLUSTER_RESET": "cluster-reset",
     "K3S_CONFIG_FILE": "config",
     "K3S_DATA_DIR": "data-dir",
@@ -172,6 +174,10 @@ def judged(options: Options) -> dict[str, Any]:
         "settings": {name: ",".join(text for text, _ in options.get(name, [])) or None for name in SETTINGS},
         # Its value is a secret.
         "external_datastore": any(text for text, _ in options.get("datastore-endpoint", [])),
+        # Its value is one, too. The role's own file has no source.
+        "own_agent_token": any(
+            source for name in ("agent-token", "agent-token-file") for _, source in options.get(name, [])
+        ),
         "kubelet_arguments": {name: kubelet.get(name) for name in KUBELET_ARGUMENTS},
         "feature_gates": {
             part: sorted(name for name, state in on.items() if state.lower() == "true")

@@ -40,6 +40,9 @@ options:
       - For agents also C(<id>.<secret>) or C(K10<hash of the CA>::<id>.<secret>), from C(k3s token create).
     required: true
   first: {default: '', description: 'The cluster''s present token of this kind, which K3s cannot change.'}
+  present:
+    description: The cluster's present token of servers. A server's token is compared with it, and not sent.
+    default: ''
   server: {type: bool, default: false, description: Whether the token is for a server.}
   path: {type: path, required: true, description: The token file.}
   marker: {type: path, required: true, description: Marker of the restart that is due.}
@@ -115,6 +118,12 @@ def check_unchanged(token, first):
         )
 
 
+def check_same(token, present):
+    """TokenError 'refused' for another token of servers than the cluster's."""
+    if present and secret(token) != secret(present):
+        raise TokenError("refused", "k3s_token is not the token of this cluster's servers")
+
+
 def authorization(credentials):
     """The header by which a server knows who asks."""
     if is_bootstrap(credentials):
@@ -122,19 +131,20 @@ def authorization(credentials):
     return "Basic " + base64.b64encode(credentials.encode()).decode()
 
 
-def ask(url, ca, timeout, credentials):
-    """Send the credentials to a server that has a certificate of the CA.
+def ask(url, ca, timeout, credentials=None):
+    """Send the credentials, if any, to a server that has a certificate of the CA.
 
     TokenError 'unreachable', 'untrusted' or 'refused'.
     """
     request = urllib.request.Request(url)  # noqa: S310 - server_url is checked to be https
-    request.add_header("Authorization", authorization(credentials))
+    if credentials:
+        request.add_header("Authorization", authorization(credentials))
     server = url.rsplit("/v1", 1)[0]
     try:
         with opener(ca).open(request, timeout=timeout) as answer:
             answer.read(ANSWER_BYTES)
     except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
+        if credentials and error.code in (401, 403):
             text = "the K3s server {} refuses the join token (HTTP {})".format(server, error.code)
             if is_bootstrap(credentials):
                 text += "; it may have expired, `k3s token list` there says when"
@@ -170,12 +180,15 @@ def complete(token, ca_hash, server):
 
 
 def verify(server_url, ca, token, timeout):
-    """Ask the server whether it accepts the token; TokenError otherwise."""
+    """Ask the server whether it accepts an agent's token, None only for its certificate. TokenError."""
     if not server_url.startswith("https://"):
         raise TokenError(
             "malformed", "the server's address must begin with https://, not {}".format(server_url)
         )
-    ask(server_url + "/v1-k3s/client-ca.crt", ca, timeout, parse_token(token)[1])
+    if token is None:
+        ask(server_url + "/ping", ca, timeout)
+    else:
+        ask(server_url + "/v1-k3s/client-ca.crt", ca, timeout, parse_token(token)[1])
 
 
 def has_joined_with(token, path, certificate=CLIENT_CERTIFICATE):
@@ -206,6 +219,7 @@ def main():
             "ca_hash": {"type": "str"},
             "token": {"type": "str", "required": True, "no_log": True},
             "first": {"type": "str", "default": "", "no_log": True},
+            "present": {"type": "str", "default": "", "no_log": True},
             "server": {"type": "bool", "default": False},
             "path": {"type": "path", "required": True, "no_log": False},
             "marker": {"type": "path", "required": True},
@@ -221,7 +235,9 @@ def main():
         if params["ca_hash"]:
             token = complete(token, params["ca_hash"], params["server"])
         if params["server_url"]:
-            verify(params["server_url"].rstrip("/"), params["ca"], token, ANSWER_SECONDS)
+            asked = None if params["server"] else token
+            verify(params["server_url"].rstrip("/"), params["ca"], asked, ANSWER_SECONDS)
+        check_same(token, params["present"])
     except TokenError as error:
         if error.reason == "refused" and has_joined_with(token, params["path"]):
             module.exit_json(changed=False, restart_due=os.path.exists(params["marker"]))

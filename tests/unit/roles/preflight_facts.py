@@ -93,6 +93,7 @@ GOOD: dict[str, Any] = {
     },
     "k3s": {
         "version": None,
+        "agents_join_with": None,
         "etcd": False,
         "unfinished_restore": None,
         "server": {"installed": False, "command": None},

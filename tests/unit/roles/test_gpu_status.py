@@ -362,7 +362,7 @@ def facts(*found: tuple[str, float, str]) -> Data:
         for name, left, kind in found
     ]
     return {
-        "k3s": {"certificates": {"files": files}},
+        "k3s": {"certificates": {"files": files}, "agents_join_with": None},
         "reboot": {"required": False, "packages": [], "kernel": None},
         "docker": {"running": True, "stand_by": None},
     }
@@ -372,6 +372,17 @@ def facts(*found: tuple[str, float, str]) -> Data:
 def test_expiry_within_90_days_is_a_warning(left: int, soon: bool) -> None:
     found = status.credentials({"tokens": []}, ["a"], {"a": facts(("server-ca", left, "ca"))}, NOW)
     assert ("K3s does not renew a CA by itself" in status.table(found)) is soon
+
+
+@pytest.mark.parametrize("token", ["own", "servers"])
+def test_agents_with_the_token_of_servers_are_named(token: str) -> None:
+    boards = {"agent": facts(), "a": facts()}
+    boards["a"]["k3s"]["agents_join_with"] = token
+    found = status.credentials({"tokens": []}, list(boards), boards, NOW)
+    assert found["agents_join_with"] == token
+    assert ("agents of this cluster have the token of its servers" in status.table(found)) is (
+        token == "servers"
+    )
 
 
 @pytest.mark.parametrize(

@@ -511,6 +511,27 @@ def test_data_of_a_server_are_known(tree: Tree, files: dict[str, str], etcd: boo
     assert (found or "").endswith(kept or "")
 
 
+FULL = f"K10{'0' * 64}::"
+OWN_FILE = "../../../../../etc/rancher/k3s/jetson-k3s.agent-token"
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, None),
+        ({OWN_FILE: "b\n"}, None),
+        ({"token": f"{FULL}server:a\n", "agent-token": f"{FULL}server:a\n"}, "servers"),
+        ({"token": f"{FULL}server:a\n", "agent-token": f"{FULL}node:b\n"}, "own"),
+        # Old releases of K3s write no agent-token.
+        ({"token": f"{FULL}server:a\n"}, "servers"),
+        ({"token": f"{FULL}server:a\n", OWN_FILE: "b\n"}, "own"),
+    ],
+)
+def test_token_of_agents_is_known_and_not_told(tree: Tree, files: dict[str, str], found: str | None) -> None:
+    root = tree({f"var/lib/rancher/k3s/server/{name}": text for name, text in files.items()} | {"x": ""})
+    assert services.agents_join_with(root) == found
+
+
 network = load("jetson_facts/module_utils/jetson_network.py")
 firewall = load("jetson_facts/module_utils/jetson_network.py")
 

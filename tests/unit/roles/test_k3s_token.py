@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -42,7 +43,7 @@ class Server:
         class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 server.requests.append(f"{self.requestline}\n{self.headers}")
-                known = self.headers.get("Authorization") in server.accepted
+                known = self.path == "/ping" or self.headers.get("Authorization") in server.accepted
                 status = 302 if server.moved_to else 200 if known else 401
                 body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
                 if known and self.command == "PUT":
@@ -205,6 +206,14 @@ def run(
         (directory / "server-ca.crt").write_bytes(cluster_ca.pem)
         if not (directory / "server").exists():
             cluster_tokens(directory, "of-servers", "of-servers")
+    text = PLAYBOOK.replace("BOARD", board).replace("TASKS", tasks)
+    return play(directory, text, variables, fails=fails)
+
+
+def play(
+    directory: Path, text: str, variables: Data | None = None, *, fails: bool = False, **environment: str
+) -> Run:
+    """Run a playbook on boards whose files are all in the directory."""
     files = {
         "__k3s_server_data": str(directory / "server"),
         "__k3s_server_ca_file": str(directory / "server-ca.crt"),
@@ -212,8 +221,8 @@ def run(
         "__k3s_agent_token_file": str(directory / "agent-token"),
         "__k3s_marker": str(directory / "marker"),
     }
-    text = PLAYBOOK.replace("BOARD", board).replace("TASKS", tasks)
-    return play_text(directory, text, groups=CLUSTER, variables={**files, **variables}, fails=fails)
+    given = files | (variables or {})
+    return play_text(directory, text, groups=CLUSTER, variables=given, fails=fails, **environment)
 
 
 def sent(server: Server) -> str:
@@ -304,6 +313,79 @@ def test_token_of_agents_stays_the_clusters(tmp_path: Path, given: Data) -> None
     cluster_tokens(tmp_path, "of-servers", f"with:{PASSWORD}")
     run(tmp_path, "jetson-1", "server_token.yml", **given)
     assert (tmp_path / "agent-token").read_text() == f"with:{PASSWORD}\n"
+
+
+def test_new_cluster_begins_with_a_token_of_its_own_for_agents(tmp_path: Path) -> None:
+    path = tmp_path / "agent-token"
+    text = PLAYBOOK.replace("BOARD", "jetson-1").replace("TASKS", "server_token.yml")
+    text = text.replace("answer={{", "configured={{ __k3s_has_agent_token }} answer={{")
+    first, again = (play(tmp_path, text, ANSIBLE_VERBOSITY="3") for _ in range(2))
+    token = path.read_text().strip()
+    assert re.fullmatch(r"[0-9a-f]{32}", token)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert token not in first.stdout + again.stdout
+    # K3s has to have it at its first start.
+    assert "configured=True" in first.stdout
+    assert "changed=0" in again.stdout
+    # The same one in another cluster would be no secret.
+    path.unlink()
+    play(tmp_path, text)
+    assert path.read_text().strip() != token
+
+
+BEGUN: dict[str, Data] = {
+    "before this release": {"files": ("cred/passwd",)},
+    "data in a database elsewhere": {"k3s_plan": {"external_datastore": True, "own_agent_token": False}},
+    "a token in the owner's own files": {"k3s_plan": {"external_datastore": False, "own_agent_token": True}},
+    "about to be restored": {"__k3s_begins": False},
+}
+
+
+@pytest.mark.parametrize("case", BEGUN)
+def test_cluster_that_has_begun_without_one_gets_none(tmp_path: Path, case: str) -> None:
+    # K3s would start once with it, and then never again.
+    given = dict(BEGUN[case])
+    for name in given.pop("files", ()):
+        (tmp_path / "server" / name).parent.mkdir(parents=True)
+        (tmp_path / "server" / name).touch()
+    run(tmp_path, "jetson-1", "server_token.yml", **given)
+    assert not (tmp_path / "agent-token").exists()
+
+
+@pytest.mark.parametrize("given", [{}, {"k3s_token": "of-servers"}], ids=["not given", "given to all"])
+def test_agent_never_gets_the_token_of_servers(
+    cluster_ca: Pair, tmp_path: Path, serve: Serve, given: Data
+) -> None:
+    cluster_tokens(tmp_path, "of-servers", PASSWORD)
+    true = Server(cluster_ca, (basic(PASSWORD),)).start(serve)
+    run(tmp_path, "jetson-4", "check_token.yml", cluster_ca, k3s_server_url=true.url, **given)
+    run(tmp_path, "jetson-4", "agent_token.yml", cluster_ca, k3s_server_url=true.url, **given)
+    assert (tmp_path / "token").read_text().endswith(f"::node:{PASSWORD}\n")
+    assert basic("of-servers") not in "".join(true.requests)
+
+
+def test_agent_gets_nothing_where_the_token_of_agents_cannot_be_read(
+    cluster_ca: Pair, tmp_path: Path, server: Server
+) -> None:
+    cluster_tokens(tmp_path, PASSWORD, PASSWORD)
+    (tmp_path / "server/agent-token").unlink()
+    (tmp_path / "server/agent-token").mkdir()  # as unreadable as on a disk with errors
+    for board, tasks in (("jetson-4", "agent_token.yml"), ("jetson-1", "server_token.yml")):
+        ran = run(tmp_path, board, tasks, cluster_ca, fails=True, k3s_server_url=server.url)
+        assert "agent-token of jetson-1 cannot be read" in ran.said
+    assert not (tmp_path / "token").exists()
+    assert server.requests == []
+
+
+def test_token_of_a_server_is_compared_and_never_sent(cluster_ca: Pair, tmp_path: Path, serve: Serve) -> None:
+    cluster_tokens(tmp_path, PASSWORD, "of-agents")
+    true = Server(cluster_ca).start(serve)
+    for given, answer in ((PASSWORD, "answer=\n"), ("another-password", "answer=refused")):
+        where = {"k3s_server_url": true.url, "k3s_token": given}
+        ran = run(tmp_path, "jetson-2", "check_token.yml", cluster_ca, **where)
+        assert answer in ran.stdout.replace('"', "")
+    assert [line.split()[:2] for line in true.requests] == [["GET", "/ping"]] * 2
+    assert "Authorization" not in "".join(true.requests)
 
 
 def test_agents_with_the_token_of_servers_get_no_other(tmp_path: Path) -> None:

@@ -116,6 +116,7 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({"token_refused": "refused"}, "join-token"),
     ({"token_refused": "untrusted"}, "join-token"),
     ({"token_length": 15}, "join-token-weak"),
+    ({"k3s__agents_join_with": "servers"}, "agent-token-shared"),
     ({"registries": True, "registries_docker": ["a", "b"]}, "registries-docker"),
     ({"registries": True, "registries_problems": ["a"]}, "registries"),
     ({**CONTAINERD, "registries": True, "registries_problems": ["a", "b"]}, "registries"),
@@ -283,6 +284,7 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
 
 # All others stop a board.
 LENIENT = {
+    "agent-token-shared",
     "ansible-core-untested",
     "default-route-services",
     "docker-absent",
