@@ -17,6 +17,7 @@ from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.kubelet.sockets import Instance
+from tegra_device_plugin.kubelet.unused_ledgers import UnusedLedgers
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.resources import make_resources
@@ -64,7 +65,7 @@ class DevicePlugin(Service[PluginSettings]):
             settings,
             ResourcePublisher(advertised),
             lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
-            [koordinator.Koordlet().report],
+            [koordinator.Koordlet().report, UnusedLedgers().remove],
             directories=_directories,
             stands_by=lambda: registrars.yields,
         )

@@ -7,10 +7,12 @@ plugin: this end speaks real gRPC.
 """
 
 import asyncio
+import base64
 import json
 import os
 import socket
 import stat
+import uuid
 import zlib
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from dataclasses import dataclass, field
@@ -67,6 +69,8 @@ class FakeKubelet(Awaited):
         """Every number of allocatable devices there was."""
         self.known: frozenset[str] = frozenset()
         """Resources of the checkpoint that it has read at its start."""
+        self.entries: dict[tuple[str, tuple[str, ...]], bytes] = {}
+        """By resource and devices the answer to Allocate, as the checkpoint has it."""
         self._all: list[Client] = []
         self._endpoints: dict[str, dict[Path, Client]] = {}
         """Of 1.37, per resource."""
@@ -160,7 +164,15 @@ class FakeKubelet(Awaited):
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids) for ids in containers]
         )
         client = self.clients[resource] if resource else self.client
-        return await call(client.channel, "Allocate", request, api.AllocateResponse)
+        answer = await call(client.channel, "Allocate", request, api.AllocateResponse)
+        for ids, one in zip(containers, answer.container_responses, strict=True):
+            self.entries[client.resource, tuple(ids)] = one.SerializeToString()
+        self._write_checkpoint()
+        return answer
+
+    def forget(self, resource: str, ids: Sequence[str]) -> None:
+        """Let a container be gone: the next checkpoint does not have it."""
+        del self.entries[resource, tuple(ids)]
 
     async def start_container(self, resource: str, ids: Sequence[str]) -> None:
         """Do what comes before each start of a container: a call, if the resource requires it."""
@@ -183,7 +195,17 @@ class FakeKubelet(Awaited):
             resource: [device for device, health in devices.items() if health == "Healthy"]
             for resource, devices in self.devices.items()
         }
-        data = {"PodDeviceEntries": None, "RegisteredDevices": registered}
+        entries = [
+            {
+                "PodUID": str(uuid.uuid5(uuid.NAMESPACE_OID, ids[0])),
+                "ContainerName": "main",
+                "ResourceName": resource,
+                "DeviceIDs": {"-1": ids},
+                "AllocResp": base64.b64encode(response).decode(),
+            }
+            for (resource, ids), response in self.entries.items()
+        ]
+        data = {"PodDeviceEntries": entries or None, "RegisteredDevices": registered}
         content = {"Data": data, "Checksum": _checksum(registered)}
         self.directory.joinpath(CHECKPOINT).write_text(json.dumps(content))
 

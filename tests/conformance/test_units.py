@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from tegra_device_plugin.sharing import ledger
 
+from tests.conformance.awaited import SECONDS, eventually
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, refusal
 from tests.conformance.plugin import Node, Plugin, free_address, page
@@ -126,6 +127,25 @@ async def test_a_start_makes_the_file_again_that_the_kubelet_mounts(
         await until_offered(kubelet, core=100, memory=24)
         await kubelet.start_container(MEMORY, ["m3", "m4"])  # by the kubelet's checkpoint, without Allocate
         assert ledger.read(mounted) == ledger.Ledger(512 * MIB, 10 * MIB)
+
+
+async def test_ledgers_of_containers_that_are_gone_are_removed(
+    kubelet: FakeKubelet, start_units: StartUnits, node: Node
+) -> None:
+    async with pod_resources(kubelet) as pods, start_units():
+        await until_offered(kubelet, core=100, memory=24)
+        await kubelet.allocate(
+            ["m20"], resource=MEMORY
+        )  # an init container, which PodResources does not list
+        for number in range(12):
+            await kubelet.allocate([f"m{number}"], resource=MEMORY)
+            kubelet.forget(MEMORY, [f"m{number}"])
+        await pods.admits(NAME, {MEMORY: 3})
+        assert pods.devices[NAME][MEMORY] == ["m0", "m1", "m2"]
+        await eventually(
+            lambda: {ledger.name_of(path) for path in (node.limit / "ledgers").iterdir()} == {"m0", "m20"},
+            SECONDS,
+        )
 
 
 @one_generation
