@@ -101,6 +101,7 @@ class Page:
             url_username=self.params["username"],
             url_password=self.params["password"],
             force_basic_auth=bool(self.params["username"]),
+            unredirected_headers=["Authorization"],  # the mirror's password is not for the address it names
             timeout=self.params["timeout"],
             http_agent="jetson-k3s",
         )

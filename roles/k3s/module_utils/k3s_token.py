@@ -4,6 +4,7 @@
 Runs on the board: Python 3.6 compatible.
 """
 
+import http.client
 import re
 import ssl
 import urllib.request
@@ -35,17 +36,43 @@ class NoRedirect(urllib.request.HTTPRedirectHandler):
         """Follow none."""
 
 
+class ServerConnection(http.client.HTTPSConnection):
+    """A connection to a K3s server, not to a node of its cluster.
+
+    The CA of the servers signs the certificate of each kubelet as well, with the node's name and with the
+    addresses that the node asks for. Those of servers have the organization `k3s` (pkg/cluster/https.go), and
+    those of kubelets none (pkg/server/router.go).
+    """
+
+    def connect(self):
+        """Connect. ssl.SSLError where a node answers, or another computer."""
+        super(ServerConnection, self).connect()
+        subject = [pair for names in self.sock.getpeercert()["subject"] for pair in names]
+        if ("organizationName", "k3s") not in subject:
+            self.close()
+            raise ssl.SSLError("CERTIFICATE_VERIFY_FAILED: the certificate is none of a K3s server")
+
+
+class ServerHandler(urllib.request.HTTPSHandler):
+    """Opens addresses of K3s servers."""
+
+    def __init__(self, context):
+        super(ServerHandler, self).__init__(context=context)
+        self.trusted = context
+
+    def https_open(self, req):
+        """Open it. URLError where no server answers."""
+        return self.do_open(ServerConnection, req, context=self.trusted)
+
+
 def opener(ca):
     """An opener that trusts certificates of the CA (PEM) alone, and uses no proxy. ssl.SSLError without a CA.
 
-    The name in the certificate is not compared. K3s signs a certificate of the same CA for each node, with
-    the addresses that the node asks for, so a name would prove nothing.
+    The name in the certificate is not compared: a server has addresses that K3s does not know of.
     """
     if not ca:
         raise ssl.SSLError("the cluster's CA is not known")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # has no CA yet, unlike the default context
     context.check_hostname = False
     context.load_verify_locations(cadata=ca)
-    return urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context), NoRedirect()
-    )
+    return urllib.request.build_opener(urllib.request.ProxyHandler({}), ServerHandler(context), NoRedirect())

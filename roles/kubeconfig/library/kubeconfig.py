@@ -8,13 +8,13 @@ Runs on the controller.
 from __future__ import annotations
 
 import base64
+import http.client
 import ssl
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import yaml
 from ansible.module_utils.atomic_files import replace_file
@@ -54,6 +54,7 @@ KEY = "user.key"
 RENEWED_AFTER = 0.5
 REQUEST_SECONDS = 10
 UNAUTHORIZED = 401
+REDIRECTS = range(300, 400)
 
 
 class KubeconfigError(Exception):
@@ -165,25 +166,30 @@ def ask(params: dict[str, Any], client: tuple[str, str] | None) -> int:
         pair.write_text("\n".join(client), encoding="ascii")
         context.load_cert_chain(pair)
     server = params["server"]
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
+    parts = urlsplit(f"{server}/version")
+    connection = http.client.HTTPSConnection(parts.netloc, timeout=REQUEST_SECONDS, context=context)
+    # It knows no proxy, and follows no redirect: that is no API server.
     try:
-        with opener.open(server + "/version", timeout=REQUEST_SECONDS) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as refusal:
-        return refusal.code
-    except OSError as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, ssl.SSLCertVerificationError):
-            raise KubeconfigError(
-                f"the certificate of {server} does not fit ({reason.verify_message}). "
-                "Another name of the server belongs into its tls-san (k3s_server_config)."
-            ) from error
+        connection.request("GET", parts.path)
+        status = connection.getresponse().status
+    except ssl.SSLCertVerificationError as error:
         raise KubeconfigError(
-            f"this computer does not reach the API server at {server}: {reason}. Say by kubeconfig_server "
+            f"the certificate of {server} does not fit ({error.verify_message}). "
+            "Another name of the server belongs into its tls-san (k3s_server_config)."
+        ) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise KubeconfigError(
+            f"this computer does not reach the API server at {server}: {error}. Say by kubeconfig_server "
             "under which name or address it does."
         ) from error
+    finally:
+        connection.close()
+    if status in REDIRECTS:
+        raise KubeconfigError(
+            f"{server} sends its clients to another address (HTTP status {status}), so it is no API server. "
+            "Say by kubeconfig_server under which name or address this computer reaches the API server."
+        )
+    return status
 
 
 def requested(path: Path, params: dict[str, Any], check_mode: bool) -> dict[str, Any]:

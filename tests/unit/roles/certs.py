@@ -24,10 +24,19 @@ class Pair:
     pem: bytes = b""
 
     def signed(
-        self, name: str, key: ec.EllipticCurvePrivateKey, days: int, *extensions: x509.ExtensionType
+        self,
+        name: str,
+        key: ec.EllipticCurvePrivateKey,
+        days: int,
+        *extensions: x509.ExtensionType,
+        organization: str = "",
     ) -> Pair:
         subject, issuer = (
-            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)]) for text in (name, self.name)
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text), *of])
+            for text, of in (
+                (name, [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)] * bool(organization)),
+                (self.name, []),
+            )
         )
         now = datetime.datetime.now(datetime.UTC)
         builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number())
@@ -61,10 +70,12 @@ def authority(name: str) -> Pair:
     )
 
 
-def certificate(name: str, by: Pair, days: int = 365) -> Pair:
+def certificate(name: str, by: Pair, days: int = 365, organization: str = "") -> Pair:
     local = x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))])
     by_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(by.key.public_key())
-    return by.signed(name, ec.generate_private_key(ec.SECP256R1()), days, local, by_key)
+    return by.signed(
+        name, ec.generate_private_key(ec.SECP256R1()), days, local, by_key, organization=organization
+    )
 
 
 def split(bundle: bytes) -> list[bytes]:

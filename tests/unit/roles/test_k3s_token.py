@@ -33,6 +33,7 @@ class Server:
     ca: Pair
     accepted: tuple[str, ...] = ()
     moved_to: str = ""
+    organization: str = "k3s"  # of its certificate
     url: str = ""
     requests: list[str] = field(default_factory=list)
     """Received request lines and headers."""
@@ -57,7 +58,7 @@ class Server:
             def log_message(self, *_: object) -> None:
                 """Say nothing."""
 
-        self.url = serve(Handler, certificate("k3s", self.ca))
+        self.url = serve(Handler, certificate("k3s", self.ca, organization=self.organization))
         return self
 
     def put(self, path: str, body: bytes) -> int:
@@ -416,6 +417,18 @@ def test_impostor_gets_no_token_of_any_form(cluster_ca: Pair, impostor: Server, 
     with pytest.raises(join_token.TokenError, match="was not sent"):
         join_token.verify(impostor.url, cluster_ca.pem.decode(), token, 10)
     assert impostor.requests == []
+
+
+@pytest.mark.parametrize("token", [PASSWORD, EXPIRING])
+def test_node_with_a_certificate_of_its_kubelet_gets_no_token(
+    cluster_ca: Pair, serve: Serve, token: str
+) -> None:
+    """K3s signs it by the same CA, with addresses that the node names, and the node's name, here `k3s`."""
+    node = Server(cluster_ca, organization="").start(serve)
+    with pytest.raises(join_token.TokenError, match="has no certificate of this cluster's CA") as caught:
+        join_token.verify(node.url, cluster_ca.pem.decode(), token, 10)
+    assert caught.value.reason == "untrusted"
+    assert node.requests == []
 
 
 def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, serve: Serve) -> None:

@@ -29,6 +29,7 @@ class Api:
 
     directory: Path
     refuses: bool = False
+    moved_to: str = ""
     users: list[str] = field(default_factory=list)  # of its requests
 
     def start(self, serve: Serve) -> None:
@@ -42,7 +43,9 @@ class Api:
                 names = dict(part[0] for part in certificate["subject"]) if certificate else {}
                 api.users.append(names.get("commonName", ""))
                 refused = api.refuses or not names
-                self.send_response(401 if refused else 200)
+                moved = api.moved_to and self.path == "/version"
+                self.send_response(302 if moved else 401 if refused else 200)
+                self.send_header("Location", api.moved_to)
                 self.end_headers()
 
             def log_message(self, *_: object) -> None:
@@ -183,6 +186,13 @@ def test_failed_file_replaces_no_other(operator: Operator) -> None:
     with pytest.raises(module.KubeconfigError, match="does not let the user in: HTTP status 401"):
         operator.make(user="otto")
     assert operator.path.read_text() == before
+
+
+def test_server_that_answers_with_a_redirect_is_no_api_server(operator: Operator) -> None:
+    operator.api.moved_to = f"{operator.api.url}/elsewhere"
+    with pytest.raises(module.KubeconfigError, match="sends its clients to another address"):
+        operator.requested()
+    assert len(operator.api.users) == 1
 
 
 def test_unreachable_server_is_reported_first(operator: Operator) -> None:

@@ -10,8 +10,10 @@ import re
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -404,6 +406,30 @@ def test_password_of_a_proxy_is_in_no_result_or_log_of_a_download(
     assert leaked(ran.stdout + ran.stderr) == []
     assert "fleet:wrong" not in ran.stdout + ran.stderr
     assert json.loads(ran.stdout).get("failed", False) is bool(given)
+
+
+def test_password_of_a_mirror_does_not_follow_a_redirect(tmp_path: Path) -> None:
+    got: list[tuple[str, bool]] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            got.append((self.path, "Authorization" in self.headers))
+            self.send_response(302 if self.path == "/k3s" else 200)
+            self.send_header("Location", f"http://localhost:{server.server_port}/elsewhere")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        login = {"username": "mirror", "password": PLANTED["token"], "timeout": 10}
+        page = load("k3s/library/k3s_download.py").Page(login)
+        page.open(f"http://127.0.0.1:{server.server_port}/k3s").close()
+        server.shutdown()
+        thread.join()
+    assert got == [("/k3s", True), ("/elsewhere", False)]
 
 
 def test_proxy_of_the_board_counts_where_the_inventory_has_none(tmp_path: Path, site: Site) -> None:
