@@ -48,10 +48,11 @@ static bool grow(struct table *table)
     for (size_t i = 0; i < table->count; i++)
         if (table->places[i].kind != ALLOCATION_NOTHING)
             *place_of(&more, table->places[i].kind, table->places[i].key) = table->places[i];
-    if (table->places)
-        munmap(table->places, table->count * sizeof *table->places);
+    struct table old = *table;
     table->places = more.places;
     table->count = more.count;
+    if (old.places)
+        munmap(old.places, old.count * sizeof *old.places);
     return true;
 }
 

@@ -21,6 +21,11 @@ static bool replace(uint32_t *word, uint32_t before, uint32_t after)
     return __atomic_compare_exchange_n(word, &before, after, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED);
 }
 
+static bool has_ended(uint32_t thread)
+{
+    return thread && syscall(SYS_tgkill, getpid(), thread, 0) != 0 && errno == ESRCH;
+}
+
 void lock_acquire(union lock *lock, uint32_t process)
 {
     /* In a forked child, the holder may be a thread of the parent. The first thread that gets here frees the lock. */
@@ -32,10 +37,15 @@ void lock_acquire(union lock *lock, uint32_t process)
     /* Not remembered: a forked child's thread has another id than the thread it was copied from. */
     uint32_t self = (uint32_t)syscall(SYS_gettid);
     while (!replace(&lock->thread, 0, self)) {
+        uint32_t holder = __atomic_load_n(&lock->thread, __ATOMIC_RELAXED) & FUTEX_TID_MASK;
         if (syscall(SYS_futex, &lock->thread, FUTEX_LOCK_PI_PRIVATE, 0, NULL) == 0)
             return;
         /* EAGAIN: the holder is about to end. */
-        if (errno != EAGAIN)
+        bool soon = errno == EAGAIN;
+        if (has_ended(holder) &&
+            (replace(&lock->thread, holder, self) || replace(&lock->thread, holder | FUTEX_WAITERS, self)))
+            return;
+        if (!soon)
             system_pause(&RETRY);
     }
 }

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
  * A lock for the threads of one process that inherits priority: a thread with a real-time priority that waits
- * lends its priority to the owner of the lock. After a fork the child's lock is free.
+ * lends its priority to the owner of the lock. After a fork the child's lock is free. So is the lock of a thread that
+ * has ended: a program may cancel a thread in the driver.
  */
 #ifndef LOCK_H
 #define LOCK_H

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0
  *
- * A thread that is cancelled while it waits for the ledger, whose path is the argument. Needs a limit of 100 MiB.
+ * A thread that is cancelled while it waits for the ledger, and one that is cancelled in the driver. Arguments: the
+ * path of the ledger; `pi`, or `no-pi` for a kernel without futexes that inherit priority. Needs a limit of 100 MiB.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -8,10 +9,11 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "../../plugin/gpu_limit/driver_api.h"
+#include "no_pi.h"
 
 #define MIB ((size_t)1 << 20)
 #define CHECK(what)                                                                                          \
@@ -24,6 +26,7 @@
 
 static const off_t MUTEX = 1ll << 62;
 static __typeof__(&cuMemAlloc_v2) allocate;
+static __typeof__(&cuMemAllocAsync) allocate_async;
 static CUcontext context;
 static pid_t waiting;
 
@@ -44,6 +47,15 @@ static void *work(void *unused)
     return unused;
 }
 
+static void *end_in_the_driver(void *unused)
+{
+    CUdeviceptr pointer;
+    use_context();
+    pthread_cancel(pthread_self());
+    allocate_async(&pointer, MIB, NULL);
+    return unused;
+}
+
 /* True if the thread sleeps: the number of its system call comes first. */
 static int is_pausing(void)
 {
@@ -61,12 +73,15 @@ static int is_pausing(void)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 2);
-    alarm(60);
+    CHECK(argc == 3);
+    if (strcmp(argv[2], "no-pi") == 0)
+        forbid_priority_inheritance();
+    alarm(20);
     void *driver = dlopen("libcuda.so.1", RTLD_NOW);
     CUresult (*init)(unsigned) = (CUresult(*)(unsigned))dlsym(driver, "cuInit");
     __typeof__(&cuDevicePrimaryCtxRetain) retain = (void *)dlsym(driver, "cuDevicePrimaryCtxRetain");
     allocate = (void *)dlsym(driver, "cuMemAlloc_v2");
+    allocate_async = (void *)dlsym(driver, "cuMemAllocAsync");
     CHECK(init(0) == CUDA_SUCCESS && retain(&context, 0) == CUDA_SUCCESS);
     use_context();
 
@@ -81,6 +96,8 @@ int main(int argc, char **argv)
     CHECK(pthread_cancel(thread) == 0);
     mutex.l_type = F_UNLCK;
     CHECK(fcntl(ledger, F_OFD_SETLK, &mutex) == 0);
+    CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+    CHECK(pthread_create(&thread, NULL, end_in_the_driver, NULL) == 0);
     CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 
     CUdeviceptr pointer;

@@ -41,8 +41,9 @@ def test_both_go_on(rig: Rig, program: Path, who: str, policy: str, futex: str) 
     assert min(calls, first_calls) > 20
 
 
-def test_a_thread_that_is_cancelled_while_it_waits_leaves_nothing_locked(rig: Rig, tmp_path: Path) -> None:
+@pytest.mark.parametrize("futex", ["pi", "no-pi"])
+def test_a_thread_that_is_cancelled_leaves_nothing_locked(rig: Rig, futex: str, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger"
     ledgers.write(ledger)
     environment = rig.but(ledger=ledger).environment
-    assert run([compiled(tmp_path / "cancelled"), ledger], env=environment).stdout == "all well\n"
+    assert run([compiled(tmp_path / "cancelled"), ledger, futex], env=environment).stdout == "all well\n"

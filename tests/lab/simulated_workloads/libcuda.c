@@ -3,7 +3,8 @@
  * SIMULATED libcuda.so.1: the bookkeeping of CUDA's driver without a GPU. Built once for each CUDA release
  * (-DCUDA=10020, 11040, 12060, 13000), with the functions that release has. What it does on purpose:
  * its own functions call each other through the loader, it asks dlsym for its own cuInit, pools take memory in
- * steps of 32 MiB and give it back at a synchronisation, graphs take theirs at the first launch.
+ * steps of 32 MiB and give it back at a synchronisation, graphs take theirs at the first launch, a thread can be
+ * cancelled in a question about a pool.
  *
  * On a virtual board the facts of tests/boards/userland.py stand behind it in the same file: cuInit opens the
  * device nodes that they name, and there is no GPU without them. The GPU's properties are those facts, too.
@@ -720,6 +721,7 @@ EXPORT CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
 
 EXPORT CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void *value)
 {
+    pthread_testcancel();
     switch (attribute) {
     case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
         *(uint64_t *)value = pool->reserved;
