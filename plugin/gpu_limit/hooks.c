@@ -81,7 +81,7 @@ static CUresult freed(CUresult result, struct allocation taken)
 #define WRAP_ALLOCATION(name, parameters, arguments, size, kind, result_at)                                  \
     WRAP(name, parameters, arguments, {                                                                      \
         uint64_t requested = size;                                                                           \
-        if (!reserve(requested))                                                                       \
+        if (!reserve(requested))                                                                             \
             return refuse();                                                                                 \
         CUresult result = DRIVER(name) arguments;                                                            \
         return allocated(result, requested, kind, result ? 0 : (uint64_t)*(result_at));                      \
