@@ -30,7 +30,7 @@ class Dra(NamedTuple):
     memory_total: int | None = None
     memory_step: int = DEFAULT_STEP
     context_overhead: int = 0
-    """Bytes that each process is charged for its CUDA context."""
+    """Bytes that each CUDA context is charged."""
 
     @property
     def devices(self) -> tuple[str, ...]:

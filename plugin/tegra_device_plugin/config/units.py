@@ -124,7 +124,7 @@ MOST_IDS = (4 << 20) // 22
 class Units:
     """The units of a GPU. `memory_total`, in bytes, has `memory_ids` units of the same size.
 
-    `context_overhead` is the charge of each process for its CUDA context, in bytes.
+    `context_overhead` is the charge of each CUDA context, in bytes.
     """
 
     preset: str
@@ -280,7 +280,7 @@ def read_overhead(total: int | None) -> Callable[[str], int]:
         size = parse_quantity(text)
         if size < 0 or (total is not None and size >= total):
             raise ValueError(
-                "0 or more is needed, and less than memoryTotal: each process is charged this amount"
+                "0 or more is needed, and less than memoryTotal: each CUDA context is charged this amount"
             )
         return size
 

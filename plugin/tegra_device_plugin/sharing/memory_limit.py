@@ -72,7 +72,7 @@ class Limit:
     name: str
     size: int
     overhead: int = 0
-    """Bytes that each process is charged for its CUDA context."""
+    """Bytes that each CUDA context is charged."""
 
     @property
     def ledger(self) -> Path:
