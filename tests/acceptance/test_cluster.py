@@ -64,6 +64,30 @@ def test_second_run_changes_and_restarts_nothing(boards: list[Board], cluster: C
     assert starts(boards) == before
 
 
+def test_agents_have_a_token_that_no_server_joins_with(
+    boards: list[Board], cluster: Cluster, tmp_path: Path
+) -> None:
+    def secret(one: Board, path: str) -> str:
+        return one.exec("cat", path).strip().rpartition(":")[2]
+
+    server, *agents = boards
+    of_servers = secret(server, "/var/lib/rancher/k3s/server/token")
+    held = {secret(one, "/etc/rancher/k3s/jetson-k3s.token") for one in agents}
+    assert held == {secret(server, "/var/lib/rancher/k3s/server/agent-token")}
+    assert of_servers not in held
+    search = ("grep", "--recursive", "--files-with-matches", of_servers, "/etc/rancher")
+    assert [one.exec(*search, check=False) for one in agents] == ["", ""]
+    assert cluster_status(LAB, tmp_path)["agents_join_with"] == "own"
+
+
+def test_cluster_records_of_which_board_each_node_is(cluster: Cluster) -> None:
+    for name in NAMES:
+        secret = cluster.kubectl(
+            "--namespace=kube-system", "get", "secret", f"{name}.node-password.k3s", "--output=json"
+        )
+        assert json.loads(secret)["metadata"]["annotations"]["jetson-k3s.github.io/board"] == name
+
+
 @pytest.mark.usefixtures("holders")
 def test_status_says_which_node_has_which_gpu_and_which_container_holds_it(tmp_path: Path) -> None:
     nodes = cluster_status(LAB, tmp_path)["nodes"]

@@ -94,6 +94,7 @@ TASKS = {
     "jetson_facts/main": FACTS,
     "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
     "k3s/main": K3S,
+    "k3s/nodes": "[]",
     "os_update/plan": "- ansible.builtin.set_fact: {os_update_planned: {disruptive: true}}",
     "preflight/controller": "[]",
     "preflight/main": SERVER,

@@ -294,5 +294,5 @@ def test_nodes_are_known_with_their_part_in_etcd() -> None:
     ):
         conditions = [{"type": kind, "status": is_so} for kind, is_so in {"Ready": "False", **voter}.items()]
         metadata = {"name": A, "labels": labels}
-        found = nodes.node_facts({"metadata": metadata, "status": {"conditions": conditions}})
+        found = nodes.node_facts({"metadata": metadata, "status": {"conditions": conditions}}, "", {})
         assert (found["ready"], found["voter"]) == (False, part)

@@ -145,7 +145,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         "ranges": {},
         "nodes": [
             {"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}
-            | {"ready": True, "voter": None}
+            | {"board": "", "ready": True, "voter": None}
         ],
     },
     "k3s_backup": backup,

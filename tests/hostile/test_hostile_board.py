@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 import re
 from pathlib import Path
 
@@ -105,12 +106,14 @@ def site(tmp_path: Path) -> Site:
     return made
 
 
-def play(site: Site, line: str, playbook: str, attacks: dict[str, list[str]]) -> Run:
-    arguments = [argument.replace("ROOT", str(site.root)) for argument in PLAYBOOKS[playbook][0]]
+def play(
+    site: Site, line: str, playbook: str, attacks: dict[str, list[str]], *more: str, **settings: str
+) -> Run:
+    arguments = [argument.replace("ROOT", str(site.root)) for argument in [*PLAYBOOKS[playbook][0], *more]]
     if playbook == "restore":  # of a backup that another computer made
         digest = hashlib.sha256((site.root / "site/old.tar.gz").read_bytes()).hexdigest()
         arguments.append(f"--extra-vars=k3s_backup_accepted_sha256={digest}")
-    return site.play(core(line), playbook, attacks, *arguments)
+    return site.play(core(line), playbook, attacks, *arguments, **settings)
 
 
 def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> None:
@@ -154,6 +157,53 @@ def test_no_answer_to_any_playbook_harms(
 ) -> None:
     attacks = {board: [attack, "facts"]}
     assert_unharmed(play(site, line, playbook, attacks), playbook, attacks)
+
+
+# A node of the cluster, of a board that is off or of no board of this inventory: answers.py has it.
+VICTIM = "jetson-9"
+CLAIM = {
+    "hostname": VICTIM,
+    "machine_id": f"id of {VICTIM}",
+    "k3s": {"settings": {"node-name": VICTIM}},
+    "network": {"addresses": [{"device": "eth0", "address": "192.0.2.9/24"}]},
+}
+OF_NODES = (
+    "drift", "forget", "jtop", "os_update", "power_mode", "preflight", "reboot", "reset", "restore",
+    "rotate_ca", "rotate_token", "site", "upgrade", "verify",
+)  # fmt: skip
+# In CI: those that drain, delete and label nodes.
+CLAIMED = ("reset", "power_mode", "reboot", "site")
+
+
+def assert_node_of_another_is_untouched(site: Site, playbook: str, *more: str) -> None:
+    claim = {"boards": [AGENT], "module": "jetson_facts", "answer": {"ansible_facts": {"jetson": CLAIM}}}
+    run = play(site, NEWEST, playbook, {}, *more, SCRIPTED_ANSWERS=json.dumps([claim]))
+    assert run.calls, run.said
+    touched = {
+        (module, arguments.get("state"))
+        for _, module, arguments in run.calls
+        if f'"{VICTIM}"' in json.dumps(arguments)
+    }
+    assert touched == set(), run.said
+    # forget.yml asks no board, and goes by the inventory's name.
+    if playbook != "forget":
+        assert run.code != 0, run.said
+        assert f"the cluster's node {VICTIM} (192.0.2.9)" in " ".join(run.said.split())
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+@pytest.mark.parametrize("playbook", CLAIMED)
+def test_board_cannot_claim_the_node_of_another(site: Site, playbook: str) -> None:
+    assert_node_of_another_is_untouched(site, playbook, f"--limit={AGENT}")
+
+
+@pytest.mark.acceptance
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+@pytest.mark.parametrize("limited", [True, False])
+@pytest.mark.parametrize("playbook", OF_NODES)
+def test_no_playbook_touches_a_node_that_a_board_claims(site: Site, playbook: str, limited: bool) -> None:
+    alone = [f"--limit={AGENT}"] if limited and not playbook.startswith(("restore", "rotate")) else []
+    assert_node_of_another_is_untouched(site, playbook, *alone)
 
 
 @pytest.mark.parametrize("line", CORES)

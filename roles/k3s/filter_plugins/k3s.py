@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
+from ipaddress import ip_address
 from typing import Any
 
 # With these the owner says the address: K3s takes that of flannel-iface, and a VPN gives its own.
@@ -96,6 +98,31 @@ def node_address(facts: dict[str, Any], config: dict[str, Any], role: str) -> di
     return {"node-ip": address, "flannel-iface": devices[address]}
 
 
+def literal_addresses(texts: list[Any]) -> list[str]:
+    """Those of the texts that are IP addresses, as Kubernetes writes them.
+
+    Names are not resolved: by mDNS a board would answer for itself.
+    """
+    found = []
+    for text in texts:
+        with suppress(ValueError):
+            found.append(str(ip_address(str(text).strip("[] "))))
+    return found
+
+
+def boards(names: list[str], variables: Any) -> dict[str, list[str]]:
+    """The addresses that the inventory gives each of its boards. `variables` are Ansible's hostvars."""
+
+    def said(name: str) -> list[Any]:
+        given = variables[name]
+        config = given.get("k3s_board_config") or {}
+        own = [config.get(key) for key in ("node-ip", "node-external-ip")]
+        listed = [part for value in own for one in _listed(value) for part in str(one).split(",")]
+        return [given.get("ansible_host", name), given.get("jetson_k3s_address"), *listed]
+
+    return {name: literal_addresses(said(name)) for name in names}
+
+
 def servers(answers: list[dict[str, Any]], nodes: dict[str, str]) -> dict[str, str]:
     """The id of each server's boot by node, '' for a server that did not answer.
 
@@ -110,6 +137,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
         return {
+            "k3s_boards": boards,
             "k3s_configuration": configuration,
             "k3s_merged": merged,
             "k3s_node_address": node_address,

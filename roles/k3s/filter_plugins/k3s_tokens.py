@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which token each board of a cluster joins with. Pure functions for role k3s.
 
-Servers have a token, and agents another one if the cluster has begun with one. Without it K3s gives both the
+Servers have a token, and agents another one if K3s had it at its first start. Without it K3s gives both the
 same token, and `agent-token` is a link to `token` (its pkg/server, printTokens).
 """
 
@@ -27,7 +27,7 @@ def cluster_tokens(results: list[dict[str, Any]]) -> dict[str, Any]:
 
     `results` are of slurp for K3s' `token`, its `agent-token` and the role's file of the token of agents. Old
     releases of K3s write no `agent-token`, nor does a K3s that has not started yet. `unread` are the names
-    of files that exist and cannot be read: a missing answer must not look like a missing token.
+    of files that exist and cannot be read: a missing answer is no missing token.
     """
     texts = [base64.b64decode(one.get("content") or "").decode("utf-8", "replace") for one in results]
     server, agent, kept = (text.strip() for text in texts or ("", "", ""))

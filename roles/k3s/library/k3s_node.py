@@ -22,10 +22,10 @@ from ansible.module_utils.k3s_kubectl import (
     wait_until,
 )
 from ansible.module_utils.k3s_offers import NotOfferedError, wait_offered
+from ansible.module_utils.k3s_owner import NAMESPACE, check_owner, password, record_arguments
 from ansible.module_utils.redact import redact
 
 LOG_LINES = 15
-NAMESPACE = "--namespace=kube-system"
 # Label of a DaemonSet's pods and of its ControllerRevisions, of which each template has one (apps/v1).
 HASH = "controller-revision-hash"
 # Why a container waits whose image is not there (pkg/kubelet/images/types.go).
@@ -34,9 +34,17 @@ WITHOUT_IMAGE = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff")
 DOCUMENTATION = r"""
 module: k3s_node
 short_description: A Ready node with its labels and resources
-description: Waits for the node, sets labels, renews pods, and waits for what the node must offer.
+description:
+  - Waits for the node, sets labels, renews pods, and waits for what the node must offer.
+  - Records of which board the node is. Refused for a node that is not known as that of the board.
 options:
   name: {required: true, description: The node.}
+  board: {required: true, description: 'The board in the inventory whose node it is.'}
+  boards:
+    description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
+    type: dict
+    required: true
+  new: {type: bool, default: false, description: 'Whether the cluster had no such node before this run.'}
   labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
   offers: {type: dict, default: {}, description: 'Extended resources and devices of drivers to wait for.'}
   provider: {description: Label selector of the pods in kube-system that serve them.}
@@ -64,9 +72,9 @@ def label_arguments(current, wanted):
     ]
 
 
-def prepared(name, labels, old):
-    """The commands for a node's labels and its older pods, a line each."""
-    commands = ((["label", "node", name], labels), (["delete", "pods"], old))
+def prepared(name, labels, old, record):
+    """The commands for a node's record, its labels and its older pods, a line each."""
+    commands = ((["annotate"], record), (["label", "node", name], labels), (["delete", "pods"], old))
     return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
 
 
@@ -260,6 +268,9 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
+            "board": {"type": "str", "required": True},
+            "boards": {"type": "dict", "required": True},
+            "new": {"type": "bool", "default": False},
             "labels": {"type": "dict", "default": {}},
             "offers": {"type": "dict", "default": {}},
             "provider": {"type": "str"},
@@ -275,13 +286,20 @@ def main():
     try:
         if module.check_mode:
             # The cluster as it is: before the first run there is none to wait for.
-            node = get("node", name) if os.path.exists(K3S) else None
+            there = os.path.exists(K3S)
+            node, secret = (get("node", name), password(name)) if there else (None, None)
+            check_owner(node, secret, module.params, module.params["new"])
             missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
             old = outdated(provider(selector), name) if node and module.params["renew"] else []
-            diff = {"prepared": prepared(name, missing, old)}
+            record = record_arguments(secret, module.params) if node else []
+            diff = {"prepared": prepared(name, missing, old, record)}
             module.exit_json(changed=bool(diff["prepared"]), diff=diff)
         deadline = time.monotonic() + module.params["timeout"]
-        node = wait_offered(name, {}, module.params["timeout"])
+        node, secret = wait_offered(name, {}, module.params["timeout"]), password(name)
+        check_owner(node, secret, module.params, module.params["new"])
+        record = record_arguments(secret, module.params)
+        if record:
+            run("annotate", "--overwrite", NAMESPACE, *record)
         missing = label_arguments(node["metadata"].get("labels", {}), wanted)
         if missing and module.params["renew"]:
             # By its labels the node may get pods that cannot be beside those.
@@ -298,8 +316,8 @@ def main():
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
-        changed=bool(missing) or renewed,
-        diff={"prepared": prepared(name, missing, [])},
+        changed=bool(missing or record) or renewed,
+        diff={"prepared": prepared(name, missing, [], record)},
         cordoned=CORDONED in node["metadata"].get("annotations", {}),
     )
 

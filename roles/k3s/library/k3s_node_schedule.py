@@ -19,13 +19,21 @@ from ansible.module_utils.k3s_kubectl import (
     voter,
 )
 from ansible.module_utils.k3s_offers import NotOfferedError, devices, extended, wait_offered
+from ansible.module_utils.k3s_owner import PASSWORD, check_owner, password
 
 DOCUMENTATION = r"""
 module: k3s_node_schedule
 short_description: A node in service, drained, or forgotten by its cluster
-description: Drains a node, uncordons it, or deletes it from the cluster.
+description:
+  - Drains a node, uncordons it, or deletes it from the cluster.
+  - Refused for a node that is not known as that of the board, by the cluster's record and the inventory.
 options:
   name: {required: true, description: The node.}
+  board: {required: true, description: 'The board in the inventory whose node it is.'}
+  boards:
+    description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
+    type: dict
+    required: true
   state:
     description:
       - C(known) only says what the node offers.
@@ -153,17 +161,16 @@ def uncordon(name, node, check_mode):
     return True
 
 
-def forget(name, node, params, check_mode):
-    """Remove the node and the password that keeps its name; returns whether there was any of both.
+def forget(name, node, secret, params, check_mode):
+    """Remove the node and the Secret that keeps its name; returns whether there was any of both.
 
     kubectl waits until the node is gone. A member of etcd is removed before: K3s' controller of members has a
     finalizer on the node (pkg/etcd/member_controller.go).
     """
     waits = "--timeout={}s".format(params["timeout"])
-    password = ("secret", name + ".node-password.k3s")
     known = [("node", name)] if node else []
-    if get("--namespace=kube-system", *password):
-        known.append(password)
+    if secret:
+        known.append(("secret", name + PASSWORD))
     if not check_mode:
         for kind, what in known:
             try:
@@ -179,6 +186,8 @@ def main():
     module = AnsibleModule(
         argument_spec={
             "name": {"type": "str", "required": True},
+            "board": {"type": "str", "required": True},
+            "boards": {"type": "dict", "required": True},
             "state": {
                 "type": "str",
                 "choices": ["known", "drained", "schedulable", "forgotten"],
@@ -201,14 +210,15 @@ def main():
             time.sleep(SETTLE_SECONDS)
             wanted = {key: int(number) for key, number in module.params["offers"].items()}
             wait_offered(name, wanted, module.params["timeout"], boot_id)
-        node = get("node", name)
+        node, secret = get("node", name), password(name)
+        check_owner(node, secret, module.params)
         known, nodes = node is not None, []
         offered = most(dict(extended(node), **devices(name)), recorded(node)) if node else {}
         if module.params["quorum"]:
             check_quorum(name, listed("nodes"), module.params["servers"])
         cordoned = node is not None and CORDONED in node["metadata"].get("annotations", {})
         if state == "forgotten":
-            changed = known = forget(name, node, module.params, module.check_mode)
+            changed = known = forget(name, node, secret, module.params, module.check_mode)
             if not known:
                 nodes = sorted(item["metadata"]["name"] for item in listed("nodes"))
         elif node is None or state == "known":

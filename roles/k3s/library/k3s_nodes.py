@@ -13,11 +13,17 @@ import re
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.k3s_kubectl import K3S, KubectlError, is_true, listed, voter
+from ansible.module_utils.k3s_owner import addresses_of, owner, records
 
 DOCUMENTATION = r"""
 module: k3s_nodes
 short_description: Whether a server has K3s, and the nodes of its cluster
 description: Changes nothing.
+options:
+  boards:
+    description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
+    type: dict
+    required: true
 """
 
 RETURN = r"""
@@ -30,8 +36,9 @@ nodes:
   type: list
   elements: dict
   description:
-    Of each node name, machine_id and addresses, if known, whether it is C(ready), and whether its member of
-    etcd is a C(voter), which is null without one.
+    Of each node name, machine_id and addresses, if known, and whether it is C(ready). C(board) is the board
+    of the inventory that it belongs to, empty for none. C(voter) tells whether its member of etcd is one, and
+    is null without a member.
 """
 
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
@@ -40,17 +47,17 @@ RANGES = re.compile(
 )
 
 
-def node_facts(node):
+def node_facts(node, record, boards):
     """By what a node is known again."""
     status = node.get("status") or {}
+    name, addresses = node["metadata"]["name"], addresses_of(node)
     return {
-        "name": node["metadata"]["name"],
+        "name": name,
+        "board": owner(name, record, addresses, boards),
         "machine_id": (status.get("nodeInfo") or {}).get("machineID", ""),
         "ready": is_true(node, "Ready"),
         "voter": voter(node),
-        "addresses": [
-            entry["address"] for entry in status.get("addresses") or [] if entry["type"] != "Hostname"
-        ],
+        "addresses": addresses,
     }
 
 
@@ -71,14 +78,20 @@ def ranges(unit):
 
 def main():
     """Ansible's entry point."""
-    module = AnsibleModule(argument_spec={}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={"boards": {"type": "dict", "required": True}}, supports_check_mode=True
+    )
+    boards = module.params["boards"]
     unit = module.run_command(
         ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
     )[1]
     nodes = []
     if "ActiveState=active" in unit.splitlines():
         try:
-            nodes = [node_facts(node) for node in listed("nodes")]
+            known = records()
+            nodes = [
+                node_facts(node, known.get(node["metadata"]["name"], ""), boards) for node in listed("nodes")
+            ]
         except (KubectlError, OSError):
             pass  # an API server that does not answer: the cluster's nodes are not known
     version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""

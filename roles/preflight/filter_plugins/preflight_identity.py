@@ -67,6 +67,11 @@ def strangers(fleet: dict[str, Facts], nodes: list[Facts]) -> list[Facts]:
     return [node for node in nodes if not any(is_board(node, facts) for facts in fleet.values())]
 
 
+def is_anothers(host: str, node: Facts) -> bool:
+    """Is the node another board's, or of none that is known? The board's hostname decides nothing."""
+    return bool(node["board"] != host)
+
+
 def told(node: Facts) -> str:
     """A node as a finding names it."""
     return f"the cluster's node {node['name']} ({', '.join(map(str, node['addresses'])) or 'no address'})"
@@ -81,7 +86,7 @@ def findings_of_hostname(
 ) -> list[Finding]:
     """Can the hostname be the name of the node, and is it the name of no other board or node?
 
-    `inventory` has the names of all boards, also of those not in this run.
+    `inventory` has the names of all boards, also of those not in this run, and `nodes` are other nodes.
     """
     named = named or []
     name = name_of(host, fleet[host], named)
@@ -91,7 +96,8 @@ def findings_of_hostname(
         for other, facts in others.items()
         if name and name in (name_of(other, facts, named), node_of(facts))
     ]
-    same += [told(node) for node in strangers(fleet, nodes or []) if name and name == node["name"]]
+    theirs = [node for node in nodes or [] if name and name == node["name"]]
+    same += map(told, theirs)
     reserved = name in [other.lower() for other in inventory if other != host]
     findings = []
     if same or reserved:
@@ -105,7 +111,7 @@ def findings_of_hostname(
                 "fix": f"For each board its own: sudo hostnamectl set-hostname {host}. Or set "
                 "jetson_set_hostname: true in the inventory, then site.yml gives boards without K3s their "
                 f"inventory names. If the node is of a board that {host} replaces: playbooks/forget.yml "
-                f"--limit {host}.",
+                f"--limit {host}.{''.join(claim(host, node) for node in theirs)}",
             }
         )
     if not NODE_NAME.fullmatch(name) or (host in named and ADDRESS.fullmatch(name)):
@@ -123,6 +129,25 @@ def findings_of_hostname(
             }
         )
     return findings
+
+
+def claim(host: str, node: Facts) -> str:
+    """How a person says that a node is the board's, where neither the cluster nor the inventory says so."""
+    if not is_anothers(host, node):
+        return ""
+    return (
+        f" If the node is {host} itself: set jetson_k3s_address for {host} to the node's address, or type on "
+        f"a server: sudo k3s kubectl -n kube-system annotate secret {node['name']}.node-password.k3s "
+        f"jetson-k3s.github.io/board={host} --overwrite."
+    )
+
+
+def findings_of_known_node(
+    host: str, fleet: dict[str, Facts], inventory: list[str], nodes: list[Facts]
+) -> list[Finding]:
+    """May a run drain or delete the node with the board's hostname? It may be the node of another board."""
+    others = [node for node in nodes if is_anothers(host, node)]
+    return findings_of_hostname(host, fleet, inventory, [], others)
 
 
 def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts]) -> list[Finding]:
@@ -146,8 +171,10 @@ def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts
 def findings_of_identity(
     host: str, fleet: dict[str, Facts], inventory: list[str], named: list[str], nodes: list[Facts]
 ) -> list[Finding]:
-    """All of the above; the arguments are those of findings_of_hostname()."""
-    return findings_of_hostname(host, fleet, inventory, named, nodes) + findings_of_machine_id(
+    """All findings of a board that is to be a node. `nodes` are all of the cluster."""
+    unlike = strangers(fleet, nodes)
+    others = [node for node in nodes if node in unlike or is_anothers(host, node)]
+    return findings_of_hostname(host, fleet, inventory, named, others) + findings_of_machine_id(
         host, fleet, nodes
     )
 
@@ -178,14 +205,20 @@ def findings_of_node(host: str, facts: Facts, named: list[str]) -> list[Finding]
     ]
 
 
+def owner_of(name: str, nodes: list[Facts]) -> str | None:
+    """The board of the node with this name, '' if nobody knows, None if there is no such node."""
+    return next((str(node["board"]) for node in nodes if node["name"] == name), None)
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
         return {
-            "preflight_hostname": findings_of_hostname,
             "preflight_identity": findings_of_identity,
+            "preflight_known_node": findings_of_known_node,
             "preflight_name": lambda *given: wrap_var(name_of(*given)),
             "preflight_node": findings_of_node,
+            "preflight_node_owner": owner_of,
         }

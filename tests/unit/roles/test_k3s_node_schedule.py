@@ -14,7 +14,8 @@ from tests.unit.roles.loading import Data, load
 schedule = load("k3s/library/k3s_node_schedule.py")
 
 RESOURCE = "nvidia.com/gpu"
-PASSWORD = ("secret", "a.node-password.k3s")
+SECRET = ".node-password.k3s"
+PASSWORD = ("secret", f"a{SECRET}")
 OURS = {schedule.CORDONED: '{"nvidia.com/gpu": 4}'}
 Run = Callable[..., tuple[Data, list[str]]]
 
@@ -36,15 +37,18 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         state: str,
         *nodes: Data,
         password: bool = False,
+        record: str = "",
         check_mode: bool = False,
         fails: Exception | None = None,
         **params: Any,
     ) -> Any:
         objects: dict[tuple[str, str], Data] = {("node", one["metadata"]["name"]): one for one in nodes}
-        if password:
-            objects[PASSWORD] = {"kind": "Secret"}
+        if password or record:
+            annotations = {"jetson-k3s.github.io/board": record} if record else {}
+            objects[PASSWORD] = {"kind": "Secret", "metadata": {"annotations": annotations}}
         calls: list[str] = []
         monkeypatch.setattr(schedule, "get", lambda *argv: objects.get(argv[-2:]))
+        monkeypatch.setattr(schedule, "password", lambda name: objects.get(("secret", f"{name}{SECRET}")))
         monkeypatch.setattr(schedule, "listed", lambda kind, *_: list(nodes) if kind == "nodes" else [])
         monkeypatch.setattr(schedule, "devices", lambda _name: {})
 
@@ -58,11 +62,35 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
         monkeypatch.setattr(schedule, "wait_offered", lambda *given: waits.append(given))
         given: Data = {"name": "a", "state": state, "drain_arguments": ["--force"], "timeout": 7}
         given |= {"offers": {}, "boot_id": None, "quorum": False, "servers": {}}
+        given |= {"board": "a", "boards": {"a": []}}
         result = playing.outcome(monkeypatch, schedule, given | params, check_mode)
         result["waits"] = waits
         return result, calls
 
     return start
+
+
+# What a hostile board c calls itself, that the node a is of, and where c is in the inventory.
+@pytest.mark.parametrize("state", ["known", "drained", "schedulable", "forgotten"])
+@pytest.mark.parametrize(
+    ("record", "boards", "gone"),
+    [
+        ("", {"c": ["192.0.2.3"]}, False),  # no board of this inventory
+        ("", {"a": [], "c": []}, False),  # a board that is not in this run, or off
+        ("b", {"b": [], "c": []}, False),  # the same, with another hostname
+        ("b", {"c": []}, False),  # of another inventory
+        ("", {"c": []}, True),  # only the password is there, which keeps the name
+    ],
+)
+def test_node_of_another_board_is_not_touched(
+    run: Run, state: str, record: str, boards: Data, gone: bool
+) -> None:
+    result, calls = run(
+        state, *([] if gone else [node()]), password=True, record=record, board="c", boards=boards
+    )
+    assert calls == []
+    assert result["failed"] is True
+    assert "what c calls itself does not count" in result["msg"]
 
 
 def test_state_of_a_node_is_read_and_nothing_is_changed(run: Run) -> None:

@@ -14,6 +14,8 @@ from tests.unit.roles.loading import Data, load
 
 node_module = load("k3s/library/k3s_node.py")
 kubectl = load("k3s/module_utils/k3s_kubectl.py")
+owners = load("k3s/module_utils/k3s_owner.py")
+PASSWORD = ".node-password.k3s"
 
 
 CONNECTION_REFUSED = (
@@ -247,11 +249,14 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}, "spec": {}}
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(schedule, "get", lambda *_: seen)
+    monkeypatch.setattr(schedule, "password", lambda _: None)
     monkeypatch.setattr(schedule, "listed", lambda *_: [])
     monkeypatch.setattr(offered, "knows", lambda _: False)
     monkeypatch.setattr(schedule, "run", lambda *argv: calls.append(argv))
     given: Data = {
         "name": "a",
+        "board": "a",
+        "boards": {"a": []},
         "state": "drained",
         "drain_arguments": [],
         "offers": {},
@@ -400,6 +405,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     items = [daemonset(PLUGIN), *REVISIONS, *OLD_PODS]
     monkeypatch.setattr(node_module, "K3S", "/bin/sh")  # there is a K3s
     monkeypatch.setattr(node_module, "get", lambda *_: there)
+    monkeypatch.setattr(node_module, "password", lambda _: None)
     monkeypatch.setattr(node_module, "wait_offered", lambda *_: there)
     monkeypatch.setattr(node_module, "wait_until", lambda *_: None)
     monkeypatch.setattr(node_module, "provider", lambda _: items)
@@ -409,6 +415,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 def prepared(monkeypatch: pytest.MonkeyPatch, check_mode: bool = False, **changes: Any) -> Data:
     given = {"name": BOARD, "labels": {}, "offers": {}, "provider": SELECTOR, "renew": False, "timeout": 5}
+    given |= {"board": BOARD, "boards": {BOARD: []}, "new": False}
     return playing.outcome(monkeypatch, node_module, given | changes, check_mode)
 
 
@@ -430,6 +437,55 @@ def test_labels_are_set_and_pods_stay_for_who_only_waits(
     assert prepared(monkeypatch)["changed"] is False
     assert prepared(monkeypatch, labels={"old": None, "new": "1"})["changed"] is True
     assert commands == [("label", "--overwrite", "node", BOARD, "new=1", "old-")]
+
+
+RECORD = "jetson-k3s.github.io/board"
+
+
+# The record is None where the cluster had no such node before the run.
+@pytest.mark.parametrize(
+    ("board", "record", "said"),
+    [
+        (BOARD, "", "recorded"),
+        (BOARD, BOARD, "kept"),
+        # A board with another hostname than in the inventory, whose node has just joined, and later.
+        ("camera", None, "recorded"),
+        ("camera", "camera", "kept"),
+        # The node of another board, which may be off.
+        ("camera", "", "refused"),
+        ("camera", "other", "refused"),
+        ("camera", "of-another-inventory", "refused"),
+    ],
+)
+def test_node_is_recorded_for_its_board_alone(
+    monkeypatch: pytest.MonkeyPatch,
+    commands: list[tuple[str, ...]],
+    board: str,
+    record: str | None,
+    said: str,
+) -> None:
+    secret = {"metadata": {"annotations": {RECORD: record} if record else {}}}
+    monkeypatch.setattr(node_module, "password", lambda _: secret)
+    boards: Data = {"camera": [], "other": []} | {board: []}
+    given: Data = {"board": board, "boards": boards, "new": record is None, "labels": {"new": "1"}}
+    for check_mode in (True, False):
+        result = prepared(monkeypatch, check_mode, **given)
+        assert result.get("failed", False) is (said == "refused")
+    arguments = ("--namespace=kube-system", "secret", f"{BOARD}.node-password.k3s", f"{RECORD}={board}")
+    labelled = ("label", "--overwrite", "node", BOARD, "new=1")
+    assert (
+        commands
+        == {
+            "recorded": [("annotate", "--overwrite", *arguments), labelled],
+            "kept": [labelled],
+            "refused": [],
+        }[said]
+    )
+
+
+def test_records_are_read_in_one_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    scripted(monkeypatch, tmp_path, f"printf 'a{PASSWORD}\\tcamera\\nb.c{PASSWORD}\\t\\nother\\t\\n'")
+    assert owners.records() == {"a": "camera", "b.c": ""}
 
 
 def test_pods_are_replaced_after_the_labels(
@@ -459,9 +515,10 @@ def test_result_says_whether_a_run_has_the_node_cordoned_now(
     seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}}
     seen["spec"] = {"unschedulable": True} if cordoned_by else {}
     monkeypatch.setattr(schedule, "get", lambda *_: seen)
+    monkeypatch.setattr(schedule, "password", lambda _: None)
     monkeypatch.setattr(schedule, "listed", lambda *_: [])
     monkeypatch.setattr(schedule, "run", lambda *_: "")
     monkeypatch.setattr(offered, "knows", lambda _: False)
     given: Data = {"name": "a", "state": state, "drain_arguments": [], "offers": {}, "boot_id": None}
-    given |= {"quorum": False, "servers": {}, "timeout": 1}
+    given |= {"quorum": False, "servers": {}, "timeout": 1, "board": "a", "boards": {"a": []}}
     assert playing.outcome(monkeypatch, schedule, given, check)["cordoned"] is cordoned

@@ -382,7 +382,7 @@ def test_token_of_a_server_is_compared_and_never_sent(cluster_ca: Pair, tmp_path
     cluster_tokens(tmp_path, PASSWORD, "of-agents")
     true = Server(cluster_ca).start(serve)
     for given, answer in ((PASSWORD, "answer=\n"), ("another-password", "answer=refused")):
-        where = {"k3s_server_url": true.url, "k3s_token": given}
+        where: Data = {"k3s_server_url": true.url, "k3s_token": given}
         ran = run(tmp_path, "jetson-2", "check_token.yml", cluster_ca, **where)
         assert answer in ran.stdout.replace('"', "")
     assert [line.split()[:2] for line in true.requests] == [["GET", "/ping"]] * 2

@@ -342,6 +342,7 @@ def test_new_hostname_is_checked(host: str, ids: list[str]) -> None:
     assert of_identity.findings_of_identity("x", alike, ["x", "y"], ["x", "y"], []) == []
 
 
+NINTH = {"device": "eth1", "address": "10.1.0.9/24"}
 ADDRESSES = [{"device": "l4tbr0", "address": "192.168.55.1/24"}, {"device": "eth0", "address": "10.1.0.5/24"}]
 
 
@@ -366,11 +367,82 @@ ADDRESSES = [{"device": "l4tbr0", "address": "192.168.55.1/24"}, {"device": "eth
 def test_names_of_other_nodes_are_refused(
     node: tuple[str, str, list[str]], changes: Data, ids: list[str]
 ) -> None:
-    nodes = [dict(zip(("name", "machine_id", "addresses"), node, strict=True))]
+    owner = load("k3s/module_utils/k3s_owner.py").owner(node[0], "", node[2], {"jetson-1": []})
+    nodes = [dict(zip(("name", "machine_id", "addresses"), node, strict=True)) | {"board": owner}]
     facts = with_facts(network__addresses=ADDRESSES, **changes)
     found = of_identity.findings_of_identity("jetson-1", {"jetson-1": facts}, ["jetson-1"], [], nodes)
     assert [entry["id"] for entry in found] == ids
     assert all(f"node {node[0]} ({node[2][0]})" in entry["found"] for entry in found)
+
+
+owner = load("k3s/module_utils/k3s_owner.py").owner
+BOARDS = {"jetson-1": ["192.0.2.1"], "cam-9": [], "jetson-2": ["192.0.2.2", "10.8.0.2"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "record", "addresses", "board"),
+    [
+        # As servers have recorded it: with every name, by DNS, behind NAT, or flashed again.
+        ("ubuntu", "cam-9", ["10.0.0.9"], "cam-9"),
+        ("jetson-2", "cam-9", ["192.0.2.2"], "cam-9"),
+        # Before this release nothing was recorded: the inventory's name or address.
+        ("cam-9", "", ["10.0.0.9"], "cam-9"),
+        ("ubuntu", "", ["192.0.2.2"], "jetson-2"),
+        ("ubuntu", "", ["10.8.0.2", "fd00::1"], "jetson-2"),
+        # The inventory has another name for the board than at the installation.
+        ("ubuntu", "jetson-old", ["192.0.2.2"], "jetson-2"),
+        # Not known: of another inventory, by DNS without a record, or with the addresses of two boards.
+        ("jetson-9", "", ["192.0.2.9"], ""),
+        ("ubuntu", "jetson-old", [], ""),
+        ("ubuntu", "", ["192.0.2.1", "192.0.2.2"], ""),
+    ],
+)
+def test_owner_of_a_node_is_what_the_cluster_and_the_inventory_say(
+    name: str, record: str, addresses: list[str], board: str
+) -> None:
+    assert owner(name, record, addresses, BOARDS) == board
+
+
+def test_addresses_of_boards_are_the_inventorys_and_no_names() -> None:
+    variables: dict[str, Data] = {
+        "jetson-1": {"ansible_host": "jetson-1.local"},
+        "192.0.2.7": {},
+        "jetson-2": {"ansible_host": "FD00::2", "jetson_k3s_address": "10.8.0.2"},
+        "jetson-3": {
+            "k3s_board_config": {"node-ip": "10.0.0.3,fd00:0::3", "node-external-ip": ["192.0.2.3"]}
+        },
+    }
+    assert load("k3s/filter_plugins/k3s.py").boards(list(variables), variables) == {
+        "jetson-1": [],
+        "192.0.2.7": ["192.0.2.7"],
+        "jetson-2": ["fd00::2", "10.8.0.2"],
+        "jetson-3": ["10.0.0.3", "fd00::3", "192.0.2.3"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("facts", "found"),
+    [
+        # Hostile: it has K3s, it says, by the name of another board's node.
+        ({"hostname": "jetson-9", "k3s__agent__installed": True}, "the cluster's node jetson-9 (10.1.0.9)"),
+        ({"hostname": "jetson-9"}, "the cluster's node jetson-9 (10.1.0.9)"),
+        ({"hostname": "jetson-1"}, ""),
+        ({"hostname": "new"}, ""),
+    ],
+)
+def test_node_is_a_boards_by_the_clusters_word_alone(facts: Data, found: str) -> None:
+    nodes = [
+        {"name": "jetson-9", "machine_id": "aa", "addresses": ["10.1.0.9"], "board": "cam-9"},
+        {"name": "jetson-1", "machine_id": "zz", "addresses": ["10.1.0.5"], "board": "jetson-1"},
+    ]
+    fleet = {"jetson-1": with_facts(network__addresses=[*ADDRESSES, NINTH], **facts)}
+    inventory = ["jetson-1", "cam-9"]
+    identity = of_identity.findings_of_identity("jetson-1", fleet, inventory, [], nodes)
+    known = of_identity.findings_of_known_node("jetson-1", fleet, inventory, nodes)
+    for findings in (identity, known):
+        (said,) = findings or [{"found": "", "fix": ""}]
+        assert found in said["found"]
+        assert bool(found) is ("sudo k3s kubectl -n kube-system annotate secret jetson-9.node" in said["fix"])
 
 
 ASK = """\
