@@ -292,10 +292,24 @@ def with_other_types(answer: Answer) -> Answer:
     return changed(answer, lambda path, _: others[zlib.crc32(repr(path).encode()) % len(others)])
 
 
+# A title of the terminal, a cleared screen, hidden text, CSI in eight bits. Ansible's own colours are harmless.
+ESCAPES = f"\x1b]0;{MARK}\x07\x1b[2J\x1b[8m\x9b31m\x08\x7f{MARK}\n"
+
+
+def with_failure(answer: Answer) -> Answer:
+    """A task that fails, with escape sequences and templates wherever Ansible prints what a module says."""
+    said = ESCAPES + " ".join(texts("templates"))
+    trouble = {"failed": True, "msg": said, "exception": f"Traceback:\n{said}", "warnings": [said]}
+    return (
+        answer | trouble | {"deprecations": [{"msg": said, "version": "9.9"}], "stderr": said, "stdout": said}
+    )
+
+
 ATTACKS: dict[str, Callable[[Answer], Answer]] = {
     **{kind: functools.partial(with_texts, kind=kind) for kind in ("templates", "paths", "options")},
     "facts": with_facts_of_others,
     "types": with_other_types,
+    "fails": with_failure,
 }
 RAW = {
     "garbage": lambda text: b"\x00\xff{{ 1 }}" + text[: len(text) // 2],

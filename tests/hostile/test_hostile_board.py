@@ -84,6 +84,7 @@ ATTACKS = (
     ("types", "2.16"),
     ("garbage", NEWEST),
     ("huge", "2.16"),
+    *(("fails", line) for line in (*OLDER, NEWEST)),
 )
 
 
@@ -146,6 +147,16 @@ def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, li
     assert_unharmed(run, playbook, attacks)
     # A playbook that stops early proves nothing. kubeconfig.yml stops at a CA that is not a certificate.
     assert (run.code == 0) == (playbook != "kubeconfig"), run.said
+
+
+@pytest.mark.parametrize("verbosity", ["0", "3"])
+@pytest.mark.parametrize("line", CORES)
+def test_terminal_gets_no_escape_sequence_of_a_task_that_fails(site: Site, line: str, verbosity: str) -> None:
+    attacks = {AGENT: ["fails"]}
+    run = site.play(core(line), "status", attacks, *PLAYBOOKS["status"][0], ANSIBLE_VERBOSITY=verbosity)
+    assert_unharmed(run, "status", attacks)
+    assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", run.said) == []
+    assert "\\x1b]0;hostile\\x07" in run.said
 
 
 @pytest.mark.acceptance

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,7 +38,10 @@ def provide_files(directory: Path, library: Path) -> None:
     if not content:
         raise OSError(f"{library} is empty")
     directory.mkdir(exist_ok=True)
-    (directory / LEDGERS).mkdir(_LEDGERS_MODE, exist_ok=True)
+    ledgers = directory / LEDGERS
+    ledgers.mkdir(_LEDGERS_MODE, exist_ok=True)
+    if stat.S_IMODE(ledgers.stat().st_mode) != _LEDGERS_MODE:  # of an older version
+        ledgers.chmod(_LEDGERS_MODE)
     ledger.key(directory)
     # By a rename: running containers keep the files that they have mounted.
     update_file(directory / LIBRARY, content)

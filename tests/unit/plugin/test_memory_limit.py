@@ -34,6 +34,13 @@ def test_existing_files_are_not_written(tmp_path: Path, library: Path) -> None:
     assert {path: path.stat() for path in tmp_path.iterdir()} == before
 
 
+def test_ledgers_that_others_can_enter_become_roots_alone(tmp_path: Path, library: Path) -> None:
+    (tmp_path / memory_limit.LEDGERS).mkdir()
+    (tmp_path / memory_limit.LEDGERS).chmod(0o711)
+    memory_limit.provide_files(tmp_path, library)
+    assert (tmp_path / memory_limit.LEDGERS).stat().st_mode & 0o777 == 0o700
+
+
 def test_a_running_container_keeps_the_library_that_it_has_mounted(tmp_path: Path, library: Path) -> None:
     memory_limit.provide_files(tmp_path, library)
     with (tmp_path / memory_limit.LIBRARY).open("rb") as mounted:

@@ -58,6 +58,20 @@ IN_URL = re.sub(r"""[/?#"<>'\\]""", "", PRINTABLE)
 OTHER_NAMES = (
     "REGISTRY_PASS", "MY_SECRET", "DB_PWD", "K3S_TOKEN_OLD", "K3S_TOKEN_2", "PASSWORD_NEW", "KEY_TOKEN_PREV",
 )  # fmt: skip
+
+
+def in_shell(name: str) -> Callable[[str], str]:
+    return lambda one: f"kept; {name}={shlex.quote(one)} KEPT=kept"
+
+
+def in_environment(name: str) -> Callable[[str], str]:
+    return lambda one: f"KEPT=kept\n{name}={one}\nKEPT=kept\n"
+
+
+def in_yaml(name: str) -> Callable[[str], str]:
+    return lambda one: yaml.safe_dump({"a": "kept", name.lower(): one})
+
+
 # Each form: the characters that a secret may have in it, and the text. "kept" stays.
 FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "shell": (PLAIN + " ", lambda one: f"kept k3s agent --token {shlex.quote(one)} --docker --kept"),
@@ -129,18 +143,9 @@ FORMS: dict[str, tuple[str, Callable[[str], str]]] = {
     "header in double quotes": (PLAIN + " ", lambda one: f'kept -H "X-Auth-Token: {one}" kept'),
     "header without quotes": (PLAIN, lambda one: f"kept -H X-Auth-Token:{one}"),
     "header in JSON": (ANY, lambda one: json.dumps({"headers": [f"X-Api-Key: {one}"], "z": "kept"})),
-    **{
-        f"shell, {name}": (PLAIN + " ", lambda one, name=name: f"kept; {name}={shlex.quote(one)} KEPT=kept")
-        for name in OTHER_NAMES
-    },
-    **{
-        f"environment file, {name}": (ANY, lambda one, name=name: f"KEPT=kept\n{name}={one}\nKEPT=kept\n")
-        for name in OTHER_NAMES
-    },
-    **{
-        f"YAML, {name}": (ANY, lambda one, name=name: yaml.safe_dump({"a": "kept", name.lower(): one}))
-        for name in OTHER_NAMES
-    },
+    **{f"shell, {name}": (PLAIN + " ", in_shell(name)) for name in OTHER_NAMES},
+    **{f"environment file, {name}": (ANY, in_environment(name)) for name in OTHER_NAMES},
+    **{f"YAML, {name}": (ANY, in_yaml(name)) for name in OTHER_NAMES},
     "header": (PLAIN, lambda one: f"kept -H 'Authorization: Bearer {one}' kept"),
 }
 
