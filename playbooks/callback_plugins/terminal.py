@@ -2,8 +2,8 @@
 """Ansible callback: control characters in a board's text are shown, and the terminal does not obey them.
 
 Ansible prints what a module says as it is: a failure, a warning, an exception. With escape sequences a board
-could change what is on the screen, or have the terminal do more than that. Each text goes through
-`sys.stdout` or `sys.stderr`, so they are filtered there, whatever has printed it.
+could change what is on the screen, or have the terminal do more than that. Every text goes through
+`sys.stdout` or `sys.stderr`, so these are filtered.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Filtered:
 
 
 class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
-    """Filters both streams from its start on, before a board is asked."""
+    """Filters both streams from its start on. Ansible starts it before the first task."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"

@@ -292,7 +292,7 @@ def with_other_types(answer: Answer) -> Answer:
     return changed(answer, lambda path, _: others[zlib.crc32(repr(path).encode()) % len(others)])
 
 
-# A title of the terminal, a cleared screen, hidden text, CSI in eight bits. Ansible's own colours are harmless.
+# A title of the terminal, a cleared screen, hidden text, CSI in eight bits.
 ESCAPES = f"\x1b]0;{MARK}\x07\x1b[2J\x1b[8m\x9b31m\x08\x7f{MARK}\n"
 
 

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locks of flock(2) for which nobody waits without end.
 
-Whoever can open a file can lock it, also only to read it. So take the lock on a file or directory that no
-other user can open. Runs on the board, therefore Python 3.6 compatible.
+Each user who can open a file can lock it, even if the user may only read it. So lock a file or a directory
+that no other user can open. Runs on the board, therefore Python 3.6 compatible.
 """
 
 import fcntl
 import os
 import time
 
-# Longer than a module of the roles holds one: the longest removes uploads, which are gigabytes.
+# Longer than any module of the roles needs a lock: the slowest removes uploads, which are gigabytes.
 WAIT_SECONDS = 120
 RETRY_SECONDS = 0.1
 
@@ -20,7 +20,7 @@ def holder(descriptor, locks="/proc/locks"):
     try:
         with open(locks) as stream:
             for line in stream:
-                # `1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF`. Of one that waits the second word is `->`.
+                # `1: FLOCK  ADVISORY  WRITE 4711 08:01:131 0 EOF`; a process that waits has `->` in it.
                 words = line.split()
                 if words[1] == "FLOCK" and words[5].rpartition(":")[2] == inode:
                     return "process {}".format(words[4])
