@@ -29,12 +29,15 @@ def check_mounts(directories: Iterable[Path]) -> None:
     No event reports that. Without a mount, a directory that is being deleted also has no link for a moment.
     """
     for directory in directories:
-        with suppress(FileNotFoundError):
-            if directory.stat().st_nlink == 0 and _is_mount_point(directory):
-                raise StaleMountError(
-                    f"{directory} was deleted on the host, and this container still mounts the deleted "
-                    "directory: restart the container"
-                )
+        try:
+            is_stale = directory.stat().st_nlink == 0 and _is_mount_point(directory)
+        except OSError:  # not there, or not readable: its users report that
+            continue
+        if is_stale:
+            raise StaleMountError(
+                f"{directory} was deleted on the host, and this container still mounts the deleted "
+                "directory: restart the container"
+            )
 
 
 def on_host(root: Path, *paths: str) -> Iterator[Path]:

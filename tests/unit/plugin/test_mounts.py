@@ -12,6 +12,8 @@ def test_a_directory_that_is_just_being_deleted_is_no_stale_mount(
 ) -> None:
     check_mounts([tmp_path])
     check_mounts([tmp_path / "absent"])
+    (tmp_path / "file").touch()
+    check_mounts([tmp_path / "file/below"])
     going = tmp_path / "going"
     going.mkdir()
     monkeypatch.chdir(going)  # a working directory outlives its name
