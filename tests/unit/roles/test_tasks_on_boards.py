@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.planted import EXEC_START, leaked
 from tests.unit.roles.loading import Data
@@ -36,6 +38,26 @@ def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
     read = calls.of("slurp", src="/var/lib/rancher/k3s/server/tls/server-ca.crt")
     assert read.boards == [SERVER] * len(BOARDS)
     assert calls.of("command").boards == [SERVER] * len(BOARDS)
+
+
+def test_each_server_has_the_clusters_token_of_agents_in_its_configuration(tmp_path: Path) -> None:
+    """K3s would take the token of servers for agents, and a further server could not join."""
+    own = base64.b64encode(b"K10" + b"c" * 64 + b"::node:of agents").decode()
+    answers = {SERVER: {"slurp /server/agent-token": {"content": own}}}
+    groups = {"server": [SERVER, AGENT], "agent": [OTHER_AGENT], "k3s_cluster": BOARDS}
+    _, calls = play_scripted(tmp_path, role("k3s", "prepare"), groups=groups, answers=answers)
+    written = {
+        call.board: yaml.safe_load(file["content"])
+        for call in calls.of("file_set")
+        for file in call.arguments["files"]
+        if file["path"].endswith("/50-jetson-k3s.yaml")
+    }
+    file = "/etc/rancher/k3s/jetson-k3s.agent-token"
+    assert {board: config.get("agent-token-file") for board, config in written.items()} == {
+        SERVER: file,
+        AGENT: file,
+        OTHER_AGENT: None,
+    }
 
 
 @pytest.mark.acceptance
