@@ -12,6 +12,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -193,6 +194,13 @@ def running(version: str, fixture: Fixture, root: Path) -> Iterator[subprocess.P
             process.kill()  # unshare, and by --kill-child PID 1 of the namespace, and so all others
 
 
+@pytest.fixture
+def board() -> Iterator[Path]:
+    """The root of a board, with a path that is short enough for sockets."""
+    with tempfile.TemporaryDirectory(prefix="board-", dir="/tmp", ignore_cleanup_errors=True) as made:
+        yield Path(made)
+
+
 @contextmanager
 def relayed(version: str, root: Path) -> Iterator[None]:
     """The relay of role jtop with jetson-stats of a version: one for each connection, as by systemd."""
@@ -229,12 +237,12 @@ def relayed(version: str, root: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("board", MODULES)
-def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None:
-    fixture = BOARDS[board]
-    with running(version, fixture, tmp_path), relayed(version, tmp_path):
-        (tmp_path / "sys" / fixture.gpu_device / "load").write_text("345\n")
-        told = read_once(tmp_path)
+@pytest.mark.parametrize("type_", MODULES)
+def test_all_telemetry_arrives(version: str, type_: str, board: Path) -> None:
+    fixture = BOARDS[type_]
+    with running(version, fixture, board), relayed(version, board):
+        (board / "sys" / fixture.gpu_device / "load").write_text("345\n")
+        told = read_once(board)
     assert told is not None
     assert told.gpu_load_percent == 34.5
     assert told.gpu_frequency_hz == fixture.data["devfreq_min"]
@@ -243,14 +251,14 @@ def test_all_telemetry_arrives(version: str, board: str, tmp_path: Path) -> None
     assert told.memory_total_bytes == fixture.memory_bytes
     assert told.memory_used_bytes == pytest.approx(fixture.memory_bytes / 2, rel=0.01)
     assert told.power_mode == fixture.data["nvpmodel"][fixture.data["nvpmodel_default"]]
-    assert told.module == MODULES[board]
+    assert told.module == MODULES[type_]
     assert told.part_number == fixture.data["p_number"]
     assert told.jetpack == fixture.jetpack
 
 
-def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
-    with running("7.2.2", BOARDS["thor5000-jp70"], tmp_path), relayed("7.2.2", tmp_path):
-        told = read_once(tmp_path)
+def test_thor_without_nvml_tells_what_it_can(board: Path) -> None:
+    with running("7.2.2", BOARDS["thor5000-jp70"], board), relayed("7.2.2", board):
+        told = read_once(board)
     assert told is not None
     assert told.gpu_load_percent is None
     assert told.memory_total_bytes == BOARDS["thor5000-jp70"].memory_bytes
@@ -259,10 +267,10 @@ def test_thor_without_nvml_tells_what_it_can(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("service_version", "client_version"), [VERSIONS, VERSIONS[::-1]])
 def test_another_version_is_said(
-    service_version: str, client_version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    service_version: str, client_version: str, board: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    with running(service_version, BOARDS["orinnano-jp6"], tmp_path), relayed(client_version, tmp_path):
-        assert read_once(tmp_path) is None
+    with running(service_version, BOARDS["orinnano-jp6"], board), relayed(client_version, board):
+        assert read_once(board) is None
     assert service_version in caplog.text
     assert client_version in caplog.text

@@ -109,6 +109,7 @@ SECRETS = frozenset(
         "cluster-secret",
         "datastore-endpoint",
         "etcd-s3-access-key",
+        "etcd-s3-config-secret",  # only the name of a Secret, which nothing tells from a secret
         "etcd-s3-secret-key",
         "etcd-s3-session-token",
         "token",

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import socket
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -73,6 +74,13 @@ class Relay:
             connection.close()
 
 
+@pytest.fixture
+def host() -> Iterator[Path]:
+    """The root of a host, with a path that is short enough for the relay's socket."""
+    with tempfile.TemporaryDirectory(prefix="host-", dir="/tmp") as made:
+        yield Path(made)
+
+
 @contextmanager
 def relay(host: Path, said: bytes, *, closes: bool = False) -> Iterator[Relay]:
     made = Relay(host, said, closes=closes)
@@ -100,10 +108,10 @@ def _sockets() -> set[str]:
     return {f"{fd.name} {fd.readlink()}" for fd in here.iterdir() if fd.is_symlink()}
 
 
-async def test_old_telemetry_is_none(tmp_path: Path) -> None:
+async def test_old_telemetry_is_none(host: Path) -> None:
     now = 0.0
-    probe = JtopProbe(tmp_path, clock=lambda: now)
-    with relay(tmp_path, SAID):
+    probe = JtopProbe(host, clock=lambda: now)
+    with relay(host, SAID):
         async with running(probe):
             await eventually(probe.latest)
             now = 20.0
@@ -112,18 +120,18 @@ async def test_old_telemetry_is_none(tmp_path: Path) -> None:
             assert probe.latest() is None
 
 
-async def test_after_a_good_time_a_failure_is_retried_quickly(tmp_path: Path) -> None:
-    with relay(tmp_path, SAID, closes=True) as made:
-        async with running(JtopProbe(tmp_path, Waits(retries=(0.01, 3600.0)))):
+async def test_after_a_good_time_a_failure_is_retried_quickly(host: Path) -> None:
+    with relay(host, SAID, closes=True) as made:
+        async with running(JtopProbe(host, Waits(retries=(0.01, 3600.0)))):
             await eventually(lambda: len(made.accepted) >= 3)
 
 
-async def test_relay_that_comes_later_is_found(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_relay_that_comes_later_is_found(host: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    probe = JtopProbe(tmp_path, Waits(retries=(0.01,)))
+    probe = JtopProbe(host, Waits(retries=(0.01,)))
     async with running(probe):
         await eventually(lambda: "does not run" in caplog.text)
-        with relay(tmp_path, SAID):
+        with relay(host, SAID):
             await eventually(probe.latest)
 
 
@@ -141,14 +149,14 @@ FAILURES = {
 
 @pytest.mark.parametrize(("said", "closes", "reason"), FAILURES.values(), ids=FAILURES)
 async def test_a_failure_is_logged_once_and_the_relay_asked_again(
-    said: bytes, closes: bool, reason: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    said: bytes, closes: bool, reason: str, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     seconds = 0.1 if reason == "no answer" else 3600
     waits = Waits(first=seconds, later=seconds, retries=(0,))
-    with relay(tmp_path, said, closes=closes) as made:
+    with relay(host, said, closes=closes) as made:
         before = _sockets()
-        async with running(JtopProbe(tmp_path, waits)):
+        async with running(JtopProbe(host, waits)):
             await eventually(lambda: len(made.accepted) >= 3)
         for connection in made.accepted:
             connection.close()
@@ -160,10 +168,10 @@ async def test_a_failure_is_logged_once_and_the_relay_asked_again(
 
 
 @pytest.mark.parametrize("turns", range(20))
-async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, tmp_path: Path) -> None:
-    with relay(tmp_path, SAID) as made:
+async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, host: Path) -> None:
+    with relay(host, SAID) as made:
         before = _sockets()
-        task = asyncio.create_task(JtopProbe(tmp_path).run())
+        task = asyncio.create_task(JtopProbe(host).run())
         for _ in range(turns):
             await asyncio.sleep(0)
         task.cancel()
@@ -179,9 +187,9 @@ async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, tm
         await eventually(lambda: not left())
 
 
-async def test_nothing_is_sent_to_the_relay(tmp_path: Path) -> None:
-    with relay(tmp_path, SAID) as made:
-        probe = JtopProbe(tmp_path)
+async def test_nothing_is_sent_to_the_relay(host: Path) -> None:
+    with relay(host, SAID) as made:
+        probe = JtopProbe(host)
         async with running(probe):
             await eventually(probe.latest)
         assert await asyncio.to_thread(made.heard) == b""
@@ -216,17 +224,17 @@ OF_ANOTHER_TYPE = (
 
 
 @pytest.mark.parametrize(("odd", "telemetry"), [NOT_FINITE, OF_ANOTHER_TYPE], ids=["values", "types"])
-def test_an_invalid_value_is_dropped(odd: dict[str, str], telemetry: Telemetry, tmp_path: Path) -> None:
+def test_an_invalid_value_is_dropped(odd: dict[str, str], telemetry: Telemetry, host: Path) -> None:
     line = ", ".join(f'"{name}": {value}' for name, value in odd.items())
-    with relay(tmp_path, f"{{{line}}}\n".encode()):
-        assert read_once(tmp_path) == telemetry
+    with relay(host, f"{{{line}}}\n".encode()):
+        assert read_once(host) == telemetry
 
 
 def test_a_socket_path_that_cannot_be_reached_gives_no_telemetry(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    assert read_once(tmp_path / ("x" * 300)) is None
+    assert read_once(host / ("x" * 300)) is None
     assert "path too long" in caplog.text
 
 
@@ -241,20 +249,20 @@ def _stale(host: Path) -> None:
 
 @pytest.mark.parametrize("prepare", [_absent, _stale])
 def test_without_a_relay_there_is_no_sample(
-    prepare: Callable[[Path], None], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    prepare: Callable[[Path], None], host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    prepare(tmp_path)
-    assert read_once(tmp_path) is None
+    prepare(host)
+    assert read_once(host) is None
     assert "the relay does not run" in caplog.text
 
 
-def test_a_single_sample(tmp_path: Path) -> None:
-    with relay(tmp_path, SAID) as made:
-        assert read_once(tmp_path) == Telemetry(**FULL)  # type: ignore[arg-type]
+def test_a_single_sample(host: Path) -> None:
+    with relay(host, SAID) as made:
+        assert read_once(host) == Telemetry(**FULL)  # type: ignore[arg-type]
         assert made.heard() == b""
 
 
-def test_a_single_sample_is_not_awaited_for_ever(tmp_path: Path) -> None:
-    with relay(tmp_path, b""):
-        assert read_once(tmp_path, Waits(first=0.2)) is None
+def test_a_single_sample_is_not_awaited_for_ever(host: Path) -> None:
+    with relay(host, b""):
+        assert read_once(host, Waits(first=0.2)) is None
