@@ -79,7 +79,9 @@ class DevicePlugin(Service[PluginSettings]):
                     board, registrars, advertised, probe.latest, self._counted
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
-            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), probe.run())
+            # A relay for the instance that stands by would only take memory: the pod has the metrics.
+            telemetry = [] if self._instance.stands_by else [probe.run()]
+            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), *telemetry)
 
     def _reject(self, error: ConfigError) -> None:
         self._counted.rejected_config_reloads += 1
