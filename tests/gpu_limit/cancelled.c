@@ -13,16 +13,8 @@
 #include <unistd.h>
 
 #include "../../plugin/gpu_limit/driver_api.h"
+#include "check.h"
 #include "no_pi.h"
-
-#define MIB ((size_t)1 << 20)
-#define CHECK(what)                                                                                          \
-    do                                                                                                       \
-        if (!(what)) {                                                                                       \
-            printf("line %d: %s\n", __LINE__, #what);                                                        \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    while (0)
 
 static const off_t MUTEX = 1ll << 62;
 static __typeof__(&cuMemAlloc_v2) allocate;

@@ -10,15 +10,7 @@
 #include <string.h>
 
 #include "../../plugin/gpu_limit/driver_api.h"
-
-#define MIB ((size_t)1 << 20)
-#define CHECK(what)                                                                                          \
-    do                                                                                                       \
-        if (!(what)) {                                                                                       \
-            printf("line %d: %s\n", __LINE__, #what);                                                        \
-            exit(1);                                                                                         \
-        }                                                                                                    \
-    while (0)
+#include "check.h"
 
 typedef CUresult allocate(CUdeviceptr *, size_t);
 typedef CUresult allocate_async(CUdeviceptr *, size_t, CUstream);
