@@ -86,7 +86,7 @@ gpu-limit: .venv/.image ## the library that limits GPU memory in dist/gpu-limit/
 	$(PYTHON) -m images.arm64.gpu_limit
 
 collection: dev ## the playbooks and roles as an Ansible collection in dist/
-	$(PYTHON) -m collection.build
+	$(PYTHON) -m release.collection
 
 release: dev ## the next version in dist/, signed, committed, tagged, not pushed: make release VERSION=0.2.0 KEY=~/.ssh/jetson-k3s-release [CHECK=1]
 	@$(PYTHON) -m release $(if $(CHECK),--check) $(if $(KEY),--key "$(KEY)") "$(VERSION)"

@@ -15,8 +15,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import collection.build
 from images.arm64 import build, context
+from release import collection
 from release.version import CHECKOUT, current
 from tools.process import ToolError, run, step
 
@@ -34,7 +34,7 @@ def build_all(output: Path) -> None:
         raise ToolError(f"{output} is not empty: its files would become part of the release")
     build.build_all(output)
     with step("building the collection"):
-        collection.build.build(output)
+        collection.build(output)
     with step("building the wheel"):
         wheel(output)
     chart(output)
@@ -73,10 +73,8 @@ def index(output: Path) -> None:
     """Have the role bundle's module write bundle.yml and SHA256SUMS over all that is there."""
     ansible = Path(sys.executable).with_name("ansible")
     arguments = json.dumps({"path": str(output), "arch": ARCH})
-    modules = f"--module-path={CHECKOUT}/roles/bundle/library"
-    shared = os.pathsep.join(map(str, CHECKOUT.glob("roles/*/module_utils")))
-    environment = os.environ | {"ANSIBLE_MODULE_UTILS": shared}
-    run([ansible, "localhost", modules, "--module-name=bundle_index", f"--args={arguments}"], env=environment)
+    module = f"--module-name={collection.NAME}.bundle_index"
+    run([ansible, "localhost", module, f"--args={arguments}"], cwd=CHECKOUT)
 
 
 def main() -> int:

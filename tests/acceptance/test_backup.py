@@ -196,7 +196,7 @@ def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
     server = boards[0]
     Cluster(boards).kubectl("create", "configmap", "after")
     for task in ("Check the backup on the server", "Unpack the backup and restore its files"):
-        moment = f"TASK [k3s_backup : {task}"
+        moment = f"TASK [jetson_k3s.cluster.k3s_backup : {task}"
         with mock.patch.dict(os.environ, {"TMPDIR": str(tmp_path)}):
             cut_off = restore(newest(), on_line=lambda line, at=moment: line.startswith(at))  # type: ignore[misc]
         assert cut_off.returncode != 0

@@ -207,7 +207,7 @@ def test_interrupted_command_says_so(boards: list[Board], checkout: Path) -> Non
         said = ""
         for line in running.stdout:
             said += line
-            if line.startswith("TASK [k3s : "):
+            if line.startswith("TASK [jetson_k3s.cluster.k3s : "):
                 os.killpg(running.pid, signal.SIGINT)
     assert running.returncode == 130, said
     assert "install.sh: interrupted; the same command goes on from here" in said

@@ -195,7 +195,7 @@ def index_bundle() -> None:
     }
     include = (Path(sys.executable).with_name("ansible"), "localhost", "--module-name=include_role")
     for part in ("jtop", "index"):
-        role = json.dumps({"name": "bundle", "tasks_from": part})
+        role = json.dumps({"name": "jetson_k3s.cluster.bundle", "tasks_from": part})
         made = run_here(*include, f"--args={role}", f"--extra-vars={json.dumps(given)}")
         assert made.returncode == 0, made.stdout
 
@@ -320,7 +320,7 @@ def test_power_mode_that_needs_a_reboot_gets_one_when_allowed(powered: Board) ->
         start(powered)
 
     def at_reboot(line: str) -> None:
-        if line.startswith("TASK [board_reboot : Reboot the board]"):
+        if line.startswith("TASK [jetson_k3s.cluster.board_reboot : Reboot the board]"):
             threads.append(pool.submit(switch_on))
 
     allowed = ("--extra-vars=power_mode_nvpmodel=MODE_30W", "--extra-vars=jetson_k3s_confirm=reboot")

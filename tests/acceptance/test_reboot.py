@@ -115,7 +115,10 @@ def test_agents_reboot_before_the_server_and_the_gpu_pod_moves(boards: list[Boar
 
     def watch(line: str) -> None:
         # Of the agents: where the server reboots, there is nobody to ask.
-        if line.startswith("TASK [board_reboot : Record that the reboot has started]") and len(moves) < 2:
+        if (
+            line.startswith("TASK [jetson_k3s.cluster.board_reboot : Record that the reboot has started]")
+            and len(moves) < 2
+        ):
             moves.append((cordoned(cluster), node_of_job(cluster).split()))
 
     run_playbook(LAB, "reboot.yml", f"--extra-vars={json.dumps(QUICK)}", on_line=watch).checked()
@@ -151,7 +154,7 @@ def test_run_that_is_cut_off_is_finished_by_the_same_command(boards: list[Board]
     before = boots(boards)
 
     def cut(line: str) -> bool:
-        return line.startswith("TASK [board_reboot : Reboot the board]")
+        return line.startswith("TASK [jetson_k3s.cluster.board_reboot : Reboot the board]")
 
     given = (f"--extra-vars={json.dumps(QUICK)}", "--limit=jetson-3")
     assert run_playbook(LAB, "reboot.yml", *given, on_line=cut).returncode != 0
@@ -210,6 +213,6 @@ def test_security_updates_come_in_turn_without_those_of_docker_and_l4t(
     ).checked()
     assert versions(boards[1]) == updated | {"nvidia-l4t-simulated": "2"}
     # It was drained for that, and needed no reboot.
-    assert "TASK [k3s : Ensure the node is drained]" in named.output
+    assert "TASK [jetson_k3s.cluster.k3s : Ensure the node is drained]" in named.output
     assert rebooted(boards, before) == []
     assert cordoned(cluster) == []

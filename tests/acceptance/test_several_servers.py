@@ -83,7 +83,7 @@ def test_verification_reboots_one_server_after_another(boards: list[Board]) -> N
     before, up = [board.boot_id(one) for one in boards], []
 
     def watch(line: str) -> None:
-        if line.startswith("TASK [board_reboot : Reboot the board]"):
+        if line.startswith("TASK [jetson_k3s.cluster.board_reboot : Reboot the board]"):
             up.append(sum(board.boot_id(one) in before for one in boards[:SERVERS]))
 
     for one in boards:

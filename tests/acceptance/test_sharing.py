@@ -43,11 +43,11 @@ PLAYBOOK = """\
   become: true
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: observe}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: observe}
       when: false
-    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: offered}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: offered}
       when: false
-    - koordinator_device: {device: "{{ device }}"}
+    - jetson_k3s.cluster.koordinator_device: {device: "{{ device }}"}
       register: made
     - ansible.builtin.debug: {msg: "changed={{ made.changed }} found={{ made.found }}."}
 """

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
 
 from tests.docs import CHECKOUT
 from tests.docs.changes import changes
-from tests.unit.roles.loading import load
 
 ROLES = CHECKOUT / "roles"
 CHANGES = changes()
 PLACEHOLDER = re.compile(r"\{\{ *(\w+)?.*?\}\}")
-RESET = load("k3s_reset/library/k3s_reset.py")
 LISTS = ("TREES", "FILES", "WRITTEN", "UNIT_FILES", "LINKS_TO_K3S", "DIRECTORIES_IF_EMPTY")
 
 
@@ -38,7 +37,7 @@ def test_place_of_a_role_is_on_the_page(place: str) -> None:
     assert below or any(change.covers(place) for change in CHANGES)
 
 
-@pytest.mark.parametrize("path", [path for name in LISTS for path in getattr(RESET, name)])
+@pytest.mark.parametrize("path", [path for name in LISTS for path in getattr(k3s_reset, name)])
 def test_path_that_reset_removes_is_on_the_page_and_does_not_stay(path: str) -> None:
     (change,) = (change for change in CHANGES if path in change.paths)
     assert not change.stays

@@ -43,7 +43,7 @@ def test_every_link_within_the_checkout_leads_somewhere(path: Path) -> None:
 
 
 PAGE = re.compile(r"(?<![\w/-])((?:docs|roles|playbooks|tests)/[\w/-]+\.(?:md|yml))(?:#([\w-]+))?")
-CODE_OF_PROJECT = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
+CODE_OF_PROJECT = ("images", "playbooks", "plugin", "plugins", "release", "roles", "tools")
 
 
 def named_pages() -> Iterator[tuple[str, str, str]]:

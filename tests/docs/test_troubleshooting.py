@@ -5,17 +5,16 @@ import ast
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
 
 from tests.docs import CHECKOUT, markdown
 from tests.docs.markdown import anchor
-from tests.unit.roles.loading import load
 from tests.unit.roles.preflight_facts import RULES
 from tools.docs import requirements
 
 PAGE = "docs/troubleshooting.md"
 PREFLIGHT, VERIFICATION = "What preflight finds", "What verification finds"
-PLUGINS = CHECKOUT / "roles/preflight/filter_plugins"
-FILTERS = load("preflight/filter_plugins/preflight.py")
+PLUGINS = CHECKOUT / "plugins/filter"
 CHECKS = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 # Of findings that are code, the value of the key `id` is a constant, or a condition between constants.
 CODED = {
@@ -28,7 +27,7 @@ CODED = {
     for part in ast.walk(value)
     if isinstance(part, ast.Constant)
 }
-FINDINGS = sorted({"accepted-unknown"} | CODED | FILTERS.WARNINGS | {rule["id"] for rule in RULES})
+FINDINGS = sorted({"accepted-unknown"} | CODED | preflight.WARNINGS | {rule["id"] for rule in RULES})
 
 
 def entries(chapter: str) -> list[markdown.Section]:
@@ -62,7 +61,7 @@ def test_every_entry_says_symptom_and_fix(chapter: str) -> None:
 
 @pytest.mark.parametrize("finding", FINDINGS)
 def test_finding_leads_to_its_entry(finding: str) -> None:
-    assert FILTERS.guide(finding) == f"{PAGE}#{anchor(finding)}"
+    assert preflight.guide(finding) == f"{PAGE}#{anchor(finding)}"
 
 
 def test_the_page_of_compatibility_has_the_requirements_of_the_rules() -> None:

@@ -18,6 +18,7 @@ import pytest
 from tests.ansible_core import NEWEST, OLDEST, core
 from tests.docs import CHECKOUT
 from tests.fleet import stubs
+from tests.unit.roles.places import stub_collection
 from tests.unit.roles.playing import LOCAL, write_inventory
 from tests.unit.roles.preflight_facts import with_facts
 
@@ -63,7 +64,11 @@ class Fleet:
 
     def __init__(self, root: Path, servers: Iterable[str], agents: Iterable[str], line: str = NEWEST) -> None:
         self.root, self.line = root, line
-        stubs.write(root / "roles")
+        collection = stub_collection(root)
+        stubs.write(collection / "roles")
+        self.actions = collection / "plugins/action"
+        for path in (HERE / "action_plugins").glob("*.py"):
+            (self.actions / path.name).symlink_to(path)
         self.groups: dict[str, dict[str, Any]] = {
             "server": {name: {} for name in servers},
             "agent": {name: {} for name in agents},
@@ -113,13 +118,15 @@ class Fleet:
     def environment(self, broken: Mapping[str, str], lost: Mapping[str, str], locks: bool) -> dict[str, str]:
         """The environment of a run."""
         older = core(self.line)
-        actions = [HERE / "action_plugins", *([] if locks else [HERE / "unlocked"])]
+        unlocked = self.actions / "run_lock.py"
+        unlocked.unlink(missing_ok=True)
+        if not locks:
+            unlocked.symlink_to(HERE / "unlocked/run_lock.py")
         return {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")} | {
             "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
-            "ANSIBLE_ACTION_PLUGINS": os.pathsep.join(map(str, actions)),
             "ANSIBLE_CONNECTION_PLUGINS": str(HERE / "connection_plugins"),
             "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_ROLES_PATH": str(self.root / "roles"),
+            "ANSIBLE_COLLECTIONS_PATH": str(self.root / "collections"),
             "BROKEN": json.dumps(broken),
             "FLEET": str(self.root),
             "LOST": json.dumps(lost),

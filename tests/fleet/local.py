@@ -18,15 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive
 
 from tests.ansible_core import NEWEST, core
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES, stub_collection
 
 HERE = Path(__file__).parent
 FIRST, SECOND, THIRD = SERVERS = ("s1", "s2", "s3")
 AGENT = "a1"
-REAL = ("atomic_files", "k3s_backup", "redact", "rollout", "run_lock", "upload")
+REAL = ("k3s_backup", "rollout", "run_lock", "upload")
 MINE, RESTORED = "mine", "of the backup"
 TIMEOUT_SECONDS = 600  # 6 s on a machine without other work
 PROGRAMS = {
@@ -97,15 +98,14 @@ class Servers:
 
     def __init__(self, root: Path) -> None:
         self.root, self.fleet = root, root / "fleet"
-        (root / "roles").mkdir(parents=True)
+        roles = stub_collection(root) / "roles"
         for role in REAL:
-            (root / "roles" / role).symlink_to(ROLES / role)
+            (roles / role).symlink_to(ROLES / role)
         for role, files in STUBS.items():
-            tasks = root / "roles" / role / "tasks"
+            tasks = roles / role / "tasks"
             tasks.mkdir(parents=True)
             for name, text in files.items():
                 (tasks / f"{name}.yml").write_text("---\n" + text)
-        (root / "roles/k3s/module_utils").symlink_to(ROLES / "k3s/module_utils")
         for name in (*SERVERS, AGENT):
             self.board(name)
         self.backup = self.pack()
@@ -136,7 +136,7 @@ class Servers:
             "ca": hashlib.sha256(b"ca").hexdigest(),
         }
         stream = io.BytesIO()
-        load("k3s_backup/module_utils/k3s_archive.py").write(stream, str(files), manifest | facts)
+        k3s_archive.write(stream, str(files), manifest | facts)
         (self.root / "backup.tar.gz").write_bytes(stream.getvalue())
         return self.root / "backup.tar.gz"
 
@@ -191,10 +191,10 @@ class Servers:
         environment = {
             "ANSIBLE_CONNECTION_PLUGINS": f"{HERE}/connection_plugins",
             "ANSIBLE_CALLBACK_PLUGINS": f"{CHECKOUT}/playbooks/callback_plugins",
+            "ANSIBLE_COLLECTIONS_PATH": str(self.root / "collections"),
             "ANSIBLE_NOCOLOR": "1",
             "ANSIBLE_PIPELINING": "1",
             "ANSIBLE_BECOME_ASK_PASS": "0",
-            "ANSIBLE_ROLES_PATH": f"{self.root}/roles",
             "FLEET": str(self.fleet),
             "PYTHONPATH": os.pathsep.join([*([str(older)] if older else []), str(CHECKOUT)]),
         }

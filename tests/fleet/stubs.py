@@ -8,11 +8,11 @@ from pathlib import Path
 
 import yaml
 
-from tests.unit.roles.loading import ROLES, Data
+from tests.unit.roles.places import ROLES, Data
 
 OLD, NEW = "v1.33.4+k3s1", "v1.33.5+k3s1"
 # What orders and stops a fleet.
-REAL = ("atomic_files", "k3s_upgrade", "redact", "rolling_restart", "rollout", "run_lock", "upload")
+REAL = ("k3s_upgrade", "rolling_restart", "rollout", "run_lock", "upload")
 # Of other roles: entry points that decide, and what they read.
 KEPT = {
     "board_reboot": ("*",),
@@ -22,10 +22,10 @@ KEPT = {
     "k3s_reset": ("forget.yml",),
     "preflight": ("server.yml", "node.yml"),
 }
-READ = ("defaults", "filter_plugins", "vars")
+READ = ("defaults", "vars")
 
 FACTS = """\
-- step: {name: facts}
+- jetson_k3s.cluster.step: {name: facts}
 - ansible.builtin.set_fact:
     cacheable: true
     jetson: >-
@@ -43,14 +43,14 @@ FACTS = """\
 # A node has the new version once it is verified: before, an upgrade goes back to the old one.
 VERIFIED = """\
 - name: verified
-  step: {name: verified, writes: {version: "{{ __k3s_upgrade_to }}"}}
+  jetson_k3s.cluster.step: {name: verified, writes: {version: "{{ __k3s_upgrade_to }}"}}
 """
 # site.yml postpones a restart of a running K3s on the boards of which a test says so.
 K3S = """\
 - ansible.builtin.set_fact:
     k3s_restart_waits: "{{ __k3s_staged | default(false) | bool and inventory_hostname in pending }}"
 - name: k3s
-  step: {name: k3s}
+  jetson_k3s.cluster.step: {name: k3s}
   when: not k3s_restart_waits
 """
 SERVER = f"""\
@@ -58,13 +58,13 @@ SERVER = f"""\
 - ansible.builtin.set_fact: {{preflight_server_k3s: {OLD}}}
 """
 REBOOT: Data = {
-    "step": {
+    "jetson_k3s.cluster.step": {
         "name": "reboot",
         "with": "{{ __board_reboot_command | split | first }}",
         "writes": {"rebooted": ""},
     },
 }
-STAGE: Data = {"step": {"name": "{{ __gpu_verify_stage }}"}}
+STAGE: Data = {"jetson_k3s.cluster.step": {"name": "{{ __gpu_verify_stage }}"}}
 # Boards that are gone: no node of theirs is Ready.
 REMAINING = """\
 - ansible.builtin.set_fact:
@@ -122,7 +122,6 @@ def replace(path: Path, action: str, step: Data) -> None:
 
 def write(roles: Path) -> None:
     """Write the roles of a fleet into a directory."""
-    roles.mkdir()
     for name in REAL:
         (roles / name).symlink_to(ROLES / name)
     for name, patterns in KEPT.items():
@@ -133,7 +132,11 @@ def write(roles: Path) -> None:
         for path in (path for pattern in patterns for path in (ROLES / name / "tasks").glob(pattern)):
             shutil.copy(path, roles / name / "tasks")
     for entry, text in (
-        TASKS | {entry: f"- name: {step}\n  step: {{name: {step}}}" for entry, step in STEPS.items()}
+        TASKS
+        | {
+            entry: f"- name: {step}\n  jetson_k3s.cluster.step: {{name: {step}}}"
+            for entry, step in STEPS.items()
+        }
     ).items():
         role, _, tasks = entry.partition("/")
         (roles / role / "tasks").mkdir(parents=True, exist_ok=True)
@@ -141,7 +144,13 @@ def write(roles: Path) -> None:
     # The check of etcd's majority stays, all else is a step.
     for name in ("rotate_ca", "rotate_token"):
         path = roles / f"k3s/tasks/{name}.yml"
-        edit(path, [*yaml.safe_load(path.read_text())[:1], {"name": "rotated", "step": {"name": "rotated"}}])
+        edit(
+            path,
+            [
+                *yaml.safe_load(path.read_text())[:1],
+                {"name": "rotated", "jetson_k3s.cluster.step": {"name": "rotated"}},
+            ],
+        )
     # Ansible would reboot this machine.
     replace(roles / "board_reboot/tasks/boot.yml", "ansible.builtin.reboot", REBOOT)
-    replace(roles / "gpu_verify/tasks/reboot.yml", "gpu_checks", STAGE)
+    replace(roles / "gpu_verify/tasks/reboot.yml", "jetson_k3s.cluster.gpu_checks", STAGE)

@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reset as reset
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_nodes
 
 from tests.ansible_core import CORES, OLDEST
 from tests.fleet.local import TIMEOUT_SECONDS
 from tests.fleet.scripted import Fleet, done, fault, node, said
 from tests.hostile.site import Run
-from tests.unit.roles.loading import load
 
 pytestmark = pytest.mark.timeout(2 * TIMEOUT_SECONDS)
 
-reset = load("k3s_reset/filter_plugins/k3s_reset.py")
 CHANGING = ("k3s_node_schedule", "systemd_service", "k3s_reset")
 
 
@@ -285,7 +285,6 @@ def test_servers_whose_data_end_are_known(
 
 
 def test_nodes_are_known_with_their_part_in_etcd() -> None:
-    nodes = load("k3s/library/k3s_nodes.py")
     for labels, voter, part in (
         ({}, {}, None),
         ({"node-role.kubernetes.io/etcd": "true"}, {}, True),  # a release before 1.25.16
@@ -294,5 +293,5 @@ def test_nodes_are_known_with_their_part_in_etcd() -> None:
     ):
         conditions = [{"type": kind, "status": is_so} for kind, is_so in {"Ready": "False", **voter}.items()]
         metadata = {"name": A, "labels": labels}
-        found = nodes.node_facts({"metadata": metadata, "status": {"conditions": conditions}}, "", {})
+        found = k3s_nodes.node_facts({"metadata": metadata, "status": {"conditions": conditions}}, "", {})
         assert (found["ready"], found["voter"]) == (False, part)

@@ -6,15 +6,13 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import rollout as filters
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import load
-
-filters = load("rollout/filter_plugins/rollout.py")
 
 
 def plugin() -> ModuleType:
-    path = Path(CHECKOUT / "playbooks/callback_plugins/rollout.py")
+    path = Path(CHECKOUT / "plugins/callback/rollout.py")
     spec = importlib.util.spec_from_file_location("callback_rollout", path)
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)

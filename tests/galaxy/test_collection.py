@@ -6,12 +6,13 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from collection import build
+from release import collection
 from tests.acceptance.playbook import run_in
 from tests.docs import CHECKOUT
 from tests.lab import lab, lab_dir
@@ -35,7 +36,7 @@ END_OF_VERIFICATION = f"""\
   tasks:
     - ansible.builtin.set_fact:
         __gpu_verify_report: "{{{{ lookup('ansible.builtin.file', 'found.json') | from_json }}}}"
-    - ansible.builtin.import_role: {{name: {build.NAME}.gpu_verify, tasks_from: report}}
+    - ansible.builtin.import_role: {{name: {collection.NAME}.gpu_verify, tasks_from: report}}
 """
 PLAYBOOKS = sorted(path.stem for path in (CHECKOUT / "playbooks").glob("*.yml"))
 
@@ -44,7 +45,7 @@ PLAYBOOKS = sorted(path.stem for path in (CHECKOUT / "playbooks").glob("*.yml"))
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's directory with the collection in it and an inventory, far from the checkout."""
     directory = tmp_path_factory.mktemp("site")
-    archive = build.build(directory / "dist")
+    archive = collection.build(directory / "dist")
     (directory / "inventory").write_text(INVENTORY)
     install = ("collection", "install", "--offline", f"--collections-path={directory}/c")
     installed = run(directory, "ansible-galaxy", *install, archive)
@@ -54,7 +55,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(site: Path) -> Path:
-    return site / "c/ansible_collections" / build.NAME.replace(".", "/")
+    return site / "c/ansible_collections" / collection.NAME.replace(".", "/")
 
 
 def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
@@ -73,18 +74,20 @@ def run(directory: Path, program: str, *arguments: str | Path) -> subprocess.Com
     [name if name == "site" else pytest.param(name, marks=pytest.mark.acceptance) for name in PLAYBOOKS],
 )
 def test_playbook_of_the_collection_is_understood(site: Path, playbook: str) -> None:
-    checked = run(site, "ansible-playbook", "-i", "inventory", "--syntax-check", f"{build.NAME}.{playbook}")
+    checked = run(
+        site, "ansible-playbook", "-i", "inventory", "--syntax-check", f"{collection.NAME}.{playbook}"
+    )
     assert checked.returncode == 0, checked.stdout
 
 
 def test_preflight_of_the_collection_runs_with_its_modules_and_filters(site: Path) -> None:
-    ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.preflight")
+    ran = run(site, "ansible-playbook", "-i", "inventory", f"{collection.NAME}.preflight")
     assert "localhost: preflight found" in ran.stdout, ran.stdout
     assert "[error] bundle-unusable" in ran.stdout
 
 
 def test_drift_of_the_collection_has_its_callback_plugin(site: Path) -> None:
-    ran = run(site, "ansible-playbook", "-i", "inventory", f"{build.NAME}.drift")
+    ran = run(site, "ansible-playbook", "-i", "inventory", f"{collection.NAME}.drift")
     assert ran.returncode == 2, ran.stdout
     assert "localhost  not compared: localhost: preflight found" in ran.stdout
 
@@ -119,28 +122,63 @@ def test_files_that_roles_take_from_elsewhere_are_in_the_collection(installed: P
     assert [name for name in named if files(installed / name) != files(CHECKOUT / name)] == []
 
 
-def test_every_plugin_of_the_roles_is_in_the_collection(installed: Path) -> None:
-    for inside, place in build.PLUGINS.items():
-        expected = {path.name for path in (CHECKOUT / "roles").glob(f"*/{inside}/*.py")}
-        assert {path.name for path in (installed / place).glob("*.py")} == expected
-        assert not list(installed.glob(f"roles/*/{inside}"))
+def shipped(place: Path) -> dict[str, bytes]:
+    """Files by name; what Ansible makes of galaxy.yml is left out."""
+    made = ("FILES.json", "MANIFEST.json")
+    return {
+        str(path.relative_to(place)): path.read_bytes()
+        for path in sorted(place.rglob("*"))
+        if path.is_file() and path.name not in made and "__pycache__" not in path.parts
+    }
 
 
-def test_no_own_filter_is_left_without_its_full_name(installed: Path) -> None:
-    names = [
-        name for path in (installed / "plugins/filter").glob("*.py") for name in build.filter_names(path)
-    ]
-    bare = re.compile(rf"\|\s*({'|'.join(names)})\b")
-    texts = [*installed.glob("roles/**/*.yml"), *installed.glob("playbooks/**/*.yml")]
-    assert texts
-    assert [str(path) for path in texts if bare.search(path.read_text())] == []
+TOP = {
+    "CHANGELOG.md",
+    "LICENSE",
+    "SECURITY.md",
+    "docs",
+    "inventory.example",
+    "meta",
+    "playbooks",
+    "plugin",
+    "plugins",
+    "roles",
+}
 
 
-def test_modules_import_nothing_that_only_the_checkout_has(installed: Path) -> None:
-    utils = {path.stem for path in (installed / "plugins/module_utils").glob("*.py")}
-    for module in installed.glob("plugins/*/*.py"):
-        imported = set(re.findall(r"\bansible\.module_utils\.(\w+)", module.read_text()))
-        assert not imported & utils, module
+def test_the_collection_has_the_files_of_the_checkout_unchanged(installed: Path) -> None:
+    files = shipped(installed)
+    assert {name.split("/")[0] for name in files} == TOP
+    assert {name for name in files if name.startswith("plugin/")} == {
+        name
+        for name in files
+        if name.startswith(("plugin/deploy/agent/", "plugin/deploy/base/", "plugin/deploy/dra/"))
+    }
+    assert {
+        name: content for name, content in files.items() if content != (CHECKOUT / name).read_bytes()
+    } == {}
+
+
+def test_a_users_own_files_in_the_checkout_are_not_in_the_collection(tmp_path: Path) -> None:
+    """Also if somebody builds it with Ansible's own command, between inventories, backups and bundles."""
+    checkout = tmp_path / "checkout"
+    collection.copy_tracked(checkout)
+    (checkout / ".venv/lib").mkdir(parents=True)
+    private = (
+        *("inventory", "inventory.ini", "inventory.yml", "group_vars/all.yml", "host_vars/jetson-1.yml"),
+        *("backups/a.tar.gz", "bundle/k3s-arm64", "reports/a.json", "kubeconfig-jetson-1.yaml"),
+        *(".venv/lib/a.py", ".lab/key", "dist/a.tar.gz"),
+    )
+    for name in private:
+        (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout / name).write_text("secret")
+    built = run(checkout, "ansible-galaxy", "collection", "build", f"--output-path={tmp_path}")
+    assert built.returncode == 0, built.stdout
+    (archive,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        names = {member.name for member in tar}
+    assert names & set(private) == set()
+    assert {name.split("/")[0] for name in names} == TOP | {"FILES.json", "MANIFEST.json"}
 
 
 def test_module_of_the_collection_runs_with_what_it_shares_with_others(site: Path) -> None:
@@ -148,7 +186,7 @@ def test_module_of_the_collection_runs_with_what_it_shares_with_others(site: Pat
     text = {"path": str(site / "etc/k3s.yaml"), "content": "docker: true\n", "mode": "0600"}
     arguments = json.dumps({"files": [link, text], "marker": str(site / "run/k3s.restart")})
     ran = run(
-        site, "ansible", "--inventory=inventory", "server", f"-m{build.NAME}.file_set", f"-a{arguments}"
+        site, "ansible", "--inventory=inventory", "server", f"-m{collection.NAME}.file_set", f"-a{arguments}"
     )
     assert ran.returncode == 0, ran.stdout
     assert (site / "etc/k3s.yaml").read_text() == text["content"]
@@ -168,6 +206,6 @@ def _board() -> Iterator[None]:
 @pytest.mark.parametrize("playbook", ["site", "power_mode", "reset"])
 def test_check_of_a_bare_board_finds_every_module_of_the_collection(site: Path, playbook: str) -> None:
     inventory = f"--inventory={lab_dir(LAB)}/inventory.ini"
-    ran = run(site, "ansible-playbook", inventory, "--check", f"{build.NAME}.{playbook}")
+    ran = run(site, "ansible-playbook", inventory, "--check", f"{collection.NAME}.{playbook}")
     assert ran.returncode == 0, ran.stdout
     assert "failed=0" in ran.stdout

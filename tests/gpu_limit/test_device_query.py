@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_device_query
 
 from tests.gpu_limit.rig import Rig
-from tests.unit.roles.loading import load
 
 COMMAND = (sys.executable, "-m", "tegra_device_plugin", "device-query")
-reader = load("roles/gpu_verify/module_utils/gpu_verify_device_query.py")
+reader = gpu_verify_device_query
 
 
 def device_query(rig: Rig) -> "subprocess.CompletedProcess[str]":

@@ -14,12 +14,12 @@ import re
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive
 
 from tests.ansible_core import CORES, NEWEST, OLDER, core
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
-from tests.unit.roles.loading import load
 
 SERVER, AGENT, _ = BOARDS
 REPORTS = r"site/reports(/.*)?"
@@ -102,7 +102,7 @@ def site(tmp_path: Path) -> Site:
         "created": "2026-01-02T03:04:05Z",
         "ca": "c" * 64,
     }
-    load("k3s_backup/module_utils/k3s_archive.py").write(stream, str(tmp_path / "files"), manifest)
+    k3s_archive.write(stream, str(tmp_path / "files"), manifest)
     (made.root / "site/old.tar.gz").write_bytes(stream.getvalue())
     return made
 
@@ -231,7 +231,9 @@ def test_board_that_never_answers_fails_and_the_others_go_on(site: Site, line: s
     (seconds,) = limit.findall(settings)
     assert int(seconds) <= 600
     config = site.root / "home/ansible.cfg"
-    config.write_text(limit.sub("task_timeout = 5", settings).replace("= roles", f"= {CHECKOUT}/roles"))
+    config.write_text(
+        limit.sub("task_timeout = 5", settings).replace(".collections:", f"{CHECKOUT}/.collections:")
+    )
     run = site.play(core(line), "jtop", {AGENT: ["silent"]}, ANSIBLE_CONFIG=str(config))
     recap = {name: (down, failed) for name, down, failed in RECAP.findall(run.said) if name in BOARDS}
     assert recap == {SERVER: ("0", "0"), AGENT: ("0", "1"), BOARDS[2]: ("0", "0")}, run.said

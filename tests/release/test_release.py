@@ -268,6 +268,7 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
         *sorted(str(path.relative_to(CHECKOUT)) for path in (CHECKOUT / "docs/examples").glob("*.yaml")),
         "docs/offline.md",
         "docs/troubleshooting.md",
+        "galaxy.yml",
         "plugin/deploy/agent/daemonset.yaml",
         "plugin/deploy/base/daemonset.yaml",
         "plugin/deploy/chart/Chart.yaml",
@@ -339,7 +340,7 @@ def test_check_shows_the_changes_only(checkout: Checkout) -> None:
             f"    raise ToolError('broken')\n{DURING_BUILD}",
             "error: broken",
         ),
-        ("collection/galaxy.template.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),
+        ("galaxy.yml", "namespace: ", "broken: ", "mandatory keys: namespace"),
     ],
 )
 def test_failed_build_changes_nothing(

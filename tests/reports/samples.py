@@ -5,9 +5,8 @@ import copy
 from datetime import datetime, timedelta
 from typing import Any
 
-from tests.unit.roles.loading import load
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet as fleets
 
-fleets = load("gpu_report/module_utils/report_fleet.py")
 Report = dict[str, Any]
 
 STARTED = datetime.fromisoformat("2026-11-21T01:02:03.456Z")

@@ -9,13 +9,14 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter.gpu_report import summary
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet as fleets
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_junit as junit
+from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_report
 
 from tests.reports import samples
-from tests.reports.samples import fleet, fleets
+from tests.reports.samples import fleet
 from tests.reports.schema import validate
-from tests.unit.roles.loading import load
-
-junit = load("gpu_report/module_utils/report_junit.py")
 
 
 def changes(before: Any, after: Any) -> list[tuple[str, str]]:
@@ -251,23 +252,21 @@ def test_junit_fits_the_schema_of_jenkins(mixed: Any) -> None:
 
 
 def test_module_keeps_previous_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = load("gpu_report/library/gpu_report.py")
     for name in ("a", "b", "c"):
         (tmp_path / f"{name}.json").write_text(json.dumps(samples.passed(name)))
-    module.begin(tmp_path, ["a", "b"])
+    gpu_report.begin(tmp_path, ["a", "b"])
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["c.json"]
     assert sorted(path.name for path in (tmp_path / "previous").iterdir()) == ["a.json", "b.json"]
-    assert [module.read_board(tmp_path, name).status for name in ("a", "c")] == ["unverified", "passed"]
+    assert [gpu_report.read_board(tmp_path, name).status for name in ("a", "c")] == ["unverified", "passed"]
     (tmp_path / "a.json").write_text("{")
-    assert "cannot be read" in module.read_board(tmp_path, "a").reason
+    assert "cannot be read" in gpu_report.read_board(tmp_path, "a").reason
     # A second run that comes to no report at all leaves the last one that is known.
     (tmp_path / "a.json").unlink()
-    module.begin(tmp_path, ["a"])
-    assert module.read_board(tmp_path, "a").previous["board"]["name"] == "a"
+    gpu_report.begin(tmp_path, ["a"])
+    assert gpu_report.read_board(tmp_path, "a").previous["board"]["name"] == "a"
 
 
 def test_summary_has_reason_and_fix() -> None:
-    summary = load("gpu_report/filter_plugins/gpu_report.py").summary
     good, bad = summary(samples.passed("a")), summary(samples.failed("a"))
     assert good.startswith("a: PASSED (SIMULATED board), Jetson AGX Orin")
     assert "Result = PASS" in good

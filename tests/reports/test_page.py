@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_page
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from tests.reports import samples
 from tests.reports.samples import fleet
-from tests.unit.roles.loading import load
 from tools.cache import CHECKOUT
 from tools.debian import ensure_packages
 
@@ -110,7 +110,7 @@ def views() -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pages(views: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    make = load("gpu_report/module_utils/report_page.py").page
+    make = report_page.page
     directory = tmp_path_factory.mktemp("pages")
     for name, view in views.items():
         (directory / f"{name}.html").write_text(make(view, TEMPLATES))

@@ -20,7 +20,7 @@ END = """
   tasks:
     - ansible.builtin.set_fact:
         __gpu_verify_report: "{{ lookup('ansible.builtin.file', inventory_hostname ~ '.json') | from_json }}"
-    - ansible.builtin.import_role: {name: gpu_verify, tasks_from: report.yml}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_verify, tasks_from: report.yml}
 """
 
 

@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import atomic_files as roles
 from tegra_device_plugin.system import atomicfile
 
-from tests.unit.roles.loading import load
 from tests.unit.roles.playing import answer
-
-roles = load("atomic_files/module_utils/atomic_files.py")
 
 Replace = Callable[..., None]
 
@@ -93,7 +91,7 @@ def test_owners_mode_of_daemon_json_stays_and_his_link_to_it(tmp_path: Path) -> 
     path.symlink_to(kept.name)
     record = tmp_path / "before"
     asked = {"path": str(path), "config": {"data-root": "/mnt"}, "record": str(record), "marker": str(marker)}
-    answer("nvidia_docker", "docker_daemon_config", asked)
+    answer("docker_daemon_config", asked)
     assert json.loads(path.read_text()) == {"data-root": "/mnt"}
     assert path.is_symlink()
     assert kept.stat().st_mode & 0o777 == 0o640

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.unit.roles.loading import ROLES
+from tests.unit.roles.places import COLLECTION, PLUGINS, ROLES
 from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
 
-FOLDERS = ("collection", "images", "playbooks", "plugin", "release", "roles", "tools")
+FOLDERS = ("images", "playbooks", "plugin", "plugins", "release", "roles", "tools")
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -28,7 +28,6 @@ def test_nothing_but_tests_imports_tests(folder: str) -> None:
     assert {file: names for file in (CHECKOUT / folder).rglob("*.py") if (names := imported(file))} == {}
 
 
-# Roles without tasks are for modules to share; nobody gives them variables.
 ALL_ROLES = sorted(path.parent.name for path in ROLES.glob("*/tasks"))
 
 
@@ -48,11 +47,11 @@ def entry_points() -> set[tuple[str, str]]:
     found = set()
     for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/tasks/*.yml")):
         text = path.read_text()
-        imported = re.findall(r"name: (\w+)\n +tasks_from: (\w+)$", text, re.MULTILINE)
+        imported = re.findall(rf"name: {COLLECTION}\.(\w+)\n +tasks_from: (\w+)$", text, re.MULTILINE)
         found.update(imported)
         given = text.count('tasks_from: "{{ __run_lock_tasks')  # by the roles that lock boards
         assert len(imported) + given == text.count("tasks_from:"), path
-        run = re.findall(r"__\w+_role: (\w+)\n +__\w+_tasks: (\w+)$", text, re.MULTILINE)
+        run = re.findall(rf"__\w+_role: {COLLECTION}\.(\w+)\n +__\w+_tasks: (\w+)$", text, re.MULTILINE)
         found.update(run)
         assert len(run) == len(re.findall(r"__\w+_tasks: \w", text)), path
     return found
@@ -81,7 +80,7 @@ def test_every_variable_is_specified_with_a_type_a_description_and_the_name_of_i
 def test_a_fact_that_others_read_is_in_the_description_of_its_entry_point(role: str) -> None:
     own = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
     facts = set(re.findall(rf"(?:^ {{4,8}}|register: )({role}_\w+)(?::|$)", own, re.MULTILINE))
-    facts -= {path.stem for path in (ROLES / role / "library").glob("*.py")}
+    facts -= {path.stem for path in PLUGINS.glob("modules/*.py")}
     elsewhere = "".join(
         path.read_text()
         for path in (*CHECKOUT.glob("playbooks/**/*.yml"), *ROLES.glob("*/[tv]a*/**/*.yml"))
@@ -135,49 +134,18 @@ def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, pl
     assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 
-FILTERS_OF_ALL = {
-    "controller_paths": r"\|\s*(?:controller|checkout)_path\b",
-    "proxy": r"\| proxy_\w+|map\('proxy_",
-}
-
-
-@pytest.mark.parametrize("role", ALL_ROLES)
-def test_roles_that_share_files_depend_on_them(role: str) -> None:
-    places = (ROLES / role / "library", ROLES / role / "module_utils")
-    modules = "".join(path.read_text() for place in places for path in place.glob("*.py"))
-    tasks = "".join(path.read_text() for path in (ROLES / role / "tasks").glob("*.yml"))
-    meta = ROLES / role / "meta/main.yml"
-    shared = {
-        name: "|".join(path.stem for path in (ROLES / name / "module_utils").glob("*.py"))
-        for name in ("atomic_files", "image_content", "redact", "upload")
-        if name != role
-    }
-    needed = [
-        {"role": name}
-        for name, files in shared.items()
-        if re.search(rf"ansible\.module_utils\.({files})\b", modules)
-        or any(f" {module.stem}:\n" in tasks for module in (ROLES / name / "library").glob("*.py"))
-    ]
-    texts = "".join(
-        path.read_text()
-        for part in ("defaults", "tasks", "vars")
-        for path in (ROLES / role / part).rglob("*.yml")
-    )
-    needed += [{"role": name} for name, used in FILTERS_OF_ALL.items() if re.search(used, texts)]
-    assert (yaml.safe_load(meta.read_text())["dependencies"] if meta.exists() else []) == needed
-
-
 ON_THE_CONTROLLER = {
-    ROLES / "preflight/library/bundle_info.py",
-    ROLES / "kubeconfig/library/kubeconfig.py",
-    *ROLES.glob("gpu_report/*/*.py"),
+    PLUGINS / "modules/bundle_info.py",
+    PLUGINS / "modules/gpu_report.py",
+    PLUGINS / "modules/kubeconfig.py",
+    *PLUGINS.glob("module_utils/report_*.py"),
 }
 
 
 @pytest.mark.parametrize(
     "path",
-    sorted({*ROLES.glob("*/library/*.py"), *ROLES.glob("*/module_utils/*.py")} - ON_THE_CONTROLLER),
-    ids=lambda path: str(path.relative_to(ROLES)),
+    sorted({*PLUGINS.glob("modules/*.py"), *PLUGINS.glob("module_utils/*.py")} - ON_THE_CONTROLLER),
+    ids=lambda path: path.stem,
 )
 def test_code_for_boards_is_python_3_6(path: Path) -> None:
     assert "from __future__" not in path.read_text()
@@ -186,13 +154,13 @@ def test_code_for_boards_is_python_3_6(path: Path) -> None:
 
 SHARED = re.compile(r"(?<![\w.-])/(?:var/)?tmp\b|/dev/shm\b")
 # mkdtemp's names, for what is encrypted: the user who logs in fetches it.
-EXCUSED = {"roles/k3s_backup/library/k3s_backup.py"}
+EXCUSED = {"plugins/modules/k3s_backup.py"}
 
 
 def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() -> None:
     found = {
         str(path.relative_to(CHECKOUT))
-        for place in ("roles", "playbooks", "collection", "plugin/deploy")
+        for place in ("roles", "playbooks", "plugins", "plugin/deploy")
         for path in (CHECKOUT / place).rglob("*")
         if path.suffix in {".py", ".yml", ".yaml", ".j2", ".sh"} and SHARED.search(path.read_text())
     }

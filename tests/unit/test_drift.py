@@ -13,14 +13,15 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
+from tests.unit.roles.places import COLLECTION, stub_collection
 from tests.unit.roles.playing import Run as Played
 from tests.unit.roles.playing import play_in
 
 PLAYBOOKS = CHECKOUT / "playbooks"
 PLAYS = PLAYBOOKS / "comparison/plays.yml"
-CODE = runpy.run_path(str(PLAYBOOKS / "comparison/callback_plugins/drift.py"))
+CODE = runpy.run_path(str(CHECKOUT / "plugins/callback/drift.py"))
 # Steps of site.yml that drift.yml does not compare: locks, restarts in batches, and the verification.
-ELSEWHERE = {"run_lock", "rollout", "gpu_verify"}
+ELSEWHERE = {f"{COLLECTION}.{name}" for name in ("run_lock", "rollout", "gpu_verify")}
 
 PING = "- ansible.builtin.ping:\n"
 STUBS = {
@@ -91,8 +92,9 @@ def there(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drift(tmp_path: Path, there: Path) -> Run:
+    roles = stub_collection(tmp_path) / "roles"
     for path, text in STUBS.items():
-        file = tmp_path / "roles" / path
+        file = roles / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
     shutil.copytree(PLAYBOOKS, tmp_path / "playbooks", ignore=shutil.ignore_patterns("__pycache__"))
@@ -116,7 +118,7 @@ def drift(tmp_path: Path, there: Path) -> Run:
             tmp_path / "playbooks/drift.yml",
             "--extra-vars=jetson_k3s_drift_file=drift.json",  # of the directory where the command is typed
             *arguments,
-            ANSIBLE_ROLES_PATH=str(tmp_path / "roles"),
+            ANSIBLE_COLLECTIONS_PATH=str(tmp_path / "collections"),
         )
 
     return run

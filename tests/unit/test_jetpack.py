@@ -6,12 +6,11 @@ from pathlib import Path
 import jinja2
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
 from tegra_device_plugin.board import catalogue
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import play_text
-
-board = load("jetson_facts/module_utils/jetson_board.py")
 
 # L4T release, its JetPack, and the listed release that says so.
 LISTED = [(release, jetpack, release) for release, jetpack in catalogue.load().jetpack.items()]
@@ -57,7 +56,7 @@ def test_jetpack_of_a_hostile_board_becomes_no_path(tmp_path: Path) -> None:
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64, jetpack: 6-/x, l4t: y}, cacheable: true}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: collect}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: collect}
 """
     run = play_text(tmp_path, text, fails=True, variables={"__nvidia_docker_collected": str(tmp_path)})
     assert "the board has no JetPack (L4T y)" in run.said

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
 
 from tests.lab import gomodules, k3s
-from tests.unit.roles.loading import load
 from tools.process import run
 
 pytestmark = pytest.mark.lab
 
-options = load("k3s/filter_plugins/k3s_options.py")
-reading = load("k3s/filter_plugins/k3s_reading.py")
 
 TABLES = (options.REFUSED.keys(), options.ELSEWHERE.keys(), options.FREE)
 K3S = "github.com/k3s-io/k3s"

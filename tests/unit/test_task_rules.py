@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import COLLECTION, Data
 
 FOLDERS = ("roles/*/tasks", "roles/*/handlers", "playbooks/**")
 FILES = sorted(path for folder in FOLDERS for path in CHECKOUT.glob(f"{folder}/*.yml"))
@@ -35,7 +35,7 @@ class Task:
 
     def arguments(self, module: str) -> Data | None:
         """Arguments of a module, None for another task."""
-        found = self.text.get(module, self.text.get(MODULE + module))
+        found = self.text.get(f"{COLLECTION}.{module}", self.text.get(MODULE + module))
         return found if isinstance(found, dict) else None
 
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import COLLECTION, Data
 
 RESOURCE = "nvidia.com/gpu"
 ALLOCATING = ("greedy", "neighbour")
 COMPUTED = "computed 65536 numbers on Orin in 1.5 ms, all are right\n"
+SHARED = f"ansible_collections.{COLLECTION}.plugins.module_utils"
 UTILS = ("claims", "pods", "node", "sharing", "restarts", "diagnosis", "access")
 REFUSED = "unsupported device id: X"
 FAILED = "cudaGetDeviceCount returned 100\n-> no CUDA-capable device is detected\nResult = FAIL\n"
@@ -87,16 +88,16 @@ class FakeCluster:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Take kubectl's place in all modules that call it."""
-        kubectl = importlib.import_module("ansible.module_utils.k3s_kubectl")
+        kubectl = importlib.import_module(f"{SHARED}.k3s_kubectl")
         self.error, self.timed_out = kubectl.KubectlError, kubectl.WatchTimeoutError
         for util in UTILS:
-            module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
+            module = importlib.import_module(f"{SHARED}.gpu_verify_{util}")
             for name in ("run", "get", "wait_until"):
                 monkeypatch.setattr(module, name, getattr(self, name), raising=False)
         # A clock of its own: each reading adds a second, and sleep takes none.
         clock = SimpleNamespace(monotonic=count().__next__, sleep=lambda _seconds: None)
         for util in ("pods", "restarts"):
-            module = importlib.import_module(f"ansible.module_utils.gpu_verify_{util}")
+            module = importlib.import_module(f"{SHARED}.gpu_verify_{util}")
             monkeypatch.setattr(module, "time", clock)
 
     def share(self, replicas: int) -> None:

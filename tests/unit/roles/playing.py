@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import ROLES, Data
+from tests.unit.roles.places import COLLECTION, Data
 
 LOCAL = {"ansible_connection": "local", "ansible_become": False, "ansible_python_interpreter": sys.executable}
 
@@ -53,7 +53,6 @@ def play_in(
     settings = {
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
-        "ANSIBLE_ROLES_PATH": f"{CHECKOUT}/roles",
     }
     ran = subprocess.run(
         [ansible, f"--inventory={inventory}", *arguments, playbook],
@@ -94,21 +93,20 @@ def play_text(
 MODULE = """\
 import runpy, sys
 from ansible.module_utils import basic
-from tests.unit.roles import loading  # for what modules share
 basic.AnsibleModule.log = lambda module, text, log_args=None: sys.stderr.write(text)
-path = sys.argv.pop()  # a module takes a file that is named there for its arguments
-runpy.run_path(path, run_name="__main__")
+name = sys.argv.pop()  # a module takes a file that is named there for its arguments
+runpy.run_module(name, run_name="__main__")
 """
 
 
 def run_module(
-    role: str, module: str, arguments: Mapping[str, Any], **environment: str
+    module: str, arguments: Mapping[str, Any], **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a role's module by itself; its answer is JSON on standard output."""
+    """Run a module by itself; its answer is JSON on standard output."""
     return subprocess.run(
-        [sys.executable, "-c", MODULE, ROLES / role / "library" / f"{module}.py"],
+        [sys.executable, "-c", MODULE, f"ansible_collections.{COLLECTION}.plugins.modules.{module}"],
         cwd=CHECKOUT,
-        env=os.environ | environment,
+        env=os.environ | {"PYTHONPATH": f"{CHECKOUT}/.collections"} | environment,
         input=json.dumps({"ANSIBLE_MODULE_ARGS": arguments}),
         capture_output=True,
         text=True,
@@ -116,8 +114,8 @@ def run_module(
     )
 
 
-def answer(role: str, module: str, arguments: Mapping[str, Any], **environment: str) -> Data:
-    ran = run_module(role, module, arguments, **environment)
+def answer(module: str, arguments: Mapping[str, Any], **environment: str) -> Data:
+    ran = run_module(module, arguments, **environment)
     assert ran.stdout, ran.stderr
     said: Data = json.loads(ran.stdout)
     return said

@@ -5,8 +5,9 @@ import copy
 from typing import Any
 
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight as preflight_module
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 
 MATRIX = ROLES / "preflight/vars/main"
 
@@ -19,9 +20,7 @@ KERNEL = data("kernel")["__preflight_kernel"]
 RULES = [
     *data("compatibility")["__preflight_rules"],
     *data("inventory")["__preflight_inventory_rules"],
-    *load("preflight/filter_plugins/preflight.py").rules_of_kernel(
-        KERNEL, data("kernel")["__preflight_kernel_fix"]
-    ),
+    *preflight_module.rules_of_kernel(KERNEL, data("kernel")["__preflight_kernel_fix"]),
 ]
 GOOD: dict[str, Any] = {
     "platform": "tegra",

@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.docs import CHECKOUT
 from tests.hostile.site import calls, make_bundle
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import Run, play, write_inventory
 
 SERVER, AGENT, OTHER_AGENT = BOARDS = ("jetson-1", "jetson-2", "jetson-3")
@@ -25,8 +25,8 @@ BEGIN = """\
 - hosts: k3s_cluster
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jetson_facts}
-    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jetson_facts}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
     - ansible.builtin.set_fact:
         preflight_node: "{{ inventory_hostname }}"
         preflight_server: "{{ groups.server[0] }}"

@@ -20,9 +20,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive as archive
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup, k3s_backup_record, k3s_restore
 
-from tests.unit.roles.loading import load
-from tests.unit.roles.test_k3s_backup import SECRET, archive, database, encrypted, packed, write_files
+from tests.unit.roles.test_k3s_backup import SECRET, database, encrypted, packed, write_files
 
 CHANGES = {
     "os.mkdir",
@@ -126,7 +127,7 @@ def backup(tmp_path: Path, key: Path) -> dict[str, Any]:
 
 def opened(backup: dict[str, Any], gpg: str | None) -> str:
     """The session key, as the controller reads it."""
-    key: str = load("k3s_backup/library/k3s_backup_record.py").opened(backup["archive"], gpg)[1]
+    key: str = k3s_backup_record.opened(backup["archive"], gpg)[1]
     return key
 
 
@@ -136,7 +137,6 @@ def hash_of(path: Path) -> str:
 
 @pytest.mark.parametrize("encrypts", [True, False])
 def test_killed_backup(server: Path, places: Path, key: Path, encrypts: bool) -> None:
-    made = load("k3s_backup/library/k3s_backup.py")
     name = "backup.gpg" if encrypts else "backup"
     params = {"recipient": key.read_text() if encrypts else None}
     board = {
@@ -147,10 +147,10 @@ def test_killed_backup(server: Path, places: Path, key: Path, encrypts: bool) ->
     def work(place: Path) -> None:
         here = {"DATA": server, "CONFIG": place / "etc", "NODE_PASSWORD": place / "password"}
         here["FETCHED_FROM"] = place
-        vars(made).update({constant: str(path) for constant, path in here.items()})
+        vars(k3s_backup).update({constant: str(path) for constant, path in here.items()})
         os.umask(0o077)
         module = SimpleNamespace(params={**params, "directory": str(place / "backups")}, **board)
-        made.backup(module, "sqlite", name)
+        k3s_backup.backup(module, "sqlite", name)
 
     def check(place: Path) -> None:
         # One with the name of a backup is complete.
@@ -163,18 +163,17 @@ def test_killed_backup(server: Path, places: Path, key: Path, encrypts: bool) ->
 
 @pytest.mark.parametrize("state", ["checked", "placed"])
 def test_killed_restore(backup: dict[str, Any], places: Path, state: str) -> None:
-    restored = load("k3s_backup/library/k3s_restore.py")
     gpg = shutil.which("gpg")
     backup["session_key"] = opened(backup, gpg)
 
     def work(place: Path) -> None:
         os.umask(0o077)
-        vars(restored).update(CONFIG=str(place / "etc"), NODE_PASSWORD=str(place / "node" / "password"))
+        vars(k3s_restore).update(CONFIG=str(place / "etc"), NODE_PASSWORD=str(place / "node" / "password"))
         params = backup | {"data": str(place / "k3s/server"), "stamp": "20260102T030405Z", "running": False}
-        with restored.unpacking(params["data"]) as new:
-            manifest = restored.unpack(params, new, gpg)
+        with k3s_restore.unpacking(params["data"]) as new:
+            manifest = k3s_restore.unpack(params, new, gpg)
             if state == "placed":
-                restored.place_backup(params, new, manifest)
+                k3s_restore.place_backup(params, new, manifest)
 
     assert at_every_change(places, work, assert_of_root_alone) > 10
 

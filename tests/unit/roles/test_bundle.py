@@ -6,12 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index as index
+from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
 from tests.lab import archive
-from tests.unit.roles.loading import load
 from tests.unit.roles.playing import Run, play_text
-
-index = load("bundle/library/bundle_index.py")
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
     versions = index.describe(str(directory), "arm64", "v1.33.5+k3s1")
     index.put(str(directory / "bundle.yml"), json.dumps(versions))
     index.put(str(directory / "SHA256SUMS"), index.sums(str(directory)))
-    facts = load("preflight/library/bundle_info.py").inspect(str(directory))
+    facts = bundle_info.inspect(str(directory))
     assert facts["errors"] == []
     assert {entry["error"] for entry in facts["files"].values()} == {None}
     assert (
@@ -86,7 +85,7 @@ KNOWN = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
     - ansible.builtin.debug:
         msg: "{{ preflight_bundle_info.files | first }} {{ preflight_bundle_info.versions.k3s_version }}"
 """
@@ -95,8 +94,8 @@ BUILD = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: preflight, tasks_from: bundle}
-    - ansible.builtin.import_role: {name: gpu_device_plugin, tasks_from: build}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: build}
     - ansible.builtin.debug:
         msg: >-
           {{ __gpu_device_plugin_image_name }} {{ __gpu_device_plugin_image_id }}
@@ -179,7 +178,7 @@ PLAYBOOK = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: binary}
 """
 RELEASED, REPLACED = b"K3s", b"another K3s with checksums that fit"
 PIN = {"arm64": hashlib.sha256(RELEASED).hexdigest()}
@@ -210,7 +209,7 @@ def test_pinned_binary_is_the_only_one_that_is_taken(
 MIRROR = """\
 - hosts: localhost
   gather_facts: false
-  roles: [bundle]
+  roles: [jetson_k3s.cluster.bundle]
 """
 
 

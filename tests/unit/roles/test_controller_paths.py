@@ -18,11 +18,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import controller_paths
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.reports import samples
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import COLLECTION, ROLES
 from tests.unit.roles.playing import Run, play_in, write_inventory
 
 pytestmark = pytest.mark.timeout(600)
@@ -73,7 +74,7 @@ def test_each_variable_that_is_a_path_is_in_a_table() -> None:
 
 # What may be in an expression besides: is it set at all?
 OTHER_USES = (" is defined", " is undefined", " | default('') else", " | default('') | length")
-FILTERED = re.compile(r"( \| default\(''\))? \| controller_path\b")
+FILTERED = re.compile(r"(\s+\| default\(''\))?\s+\| jetson_k3s.cluster.controller_path\b")
 EXPRESSION = re.compile(r"\{\{.*?\}\}", re.DOTALL)
 
 
@@ -108,9 +109,6 @@ def test_no_other_code_makes_a_path_on_the_controller() -> None:
     }
 
 
-FILTERS = load("controller_paths/filter_plugins/controller_paths.py")
-
-
 def test_paths_of_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", "/home/anna")
@@ -118,15 +116,14 @@ def test_paths_of_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     given = ["key.asc", "./a/../b", "/srv/bundle/", "~/key.asc", "$SITE/key.asc", ""]
     here = str(tmp_path)
     expected = [f"{here}/key.asc", f"{here}/b", "/srv/bundle", "/home/anna/key.asc", f"{here}/north/key.asc"]
-    assert FILTERS.controller_path(given) == [*expected, ""]
+    assert controller_paths.controller_path(given) == [*expected, ""]
 
 
 def test_defaults_of_a_checkout_and_of_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert FILTERS.checkout_path("reports") == str(CHECKOUT / "reports")
+    assert controller_paths.checkout_path("reports") == str(CHECKOUT / "reports")
     code = tmp_path / "c/ansible_collections/jetson_k3s/cluster/plugins/filter/controller_paths.py"
-    (code.parents[2] / "playbooks").mkdir(parents=True)
-    assert FILTERS.checkout_path("reports", code) == str(tmp_path / "reports")
+    assert controller_paths.checkout_path("reports", code) == str(tmp_path / "reports")
 
 
 @pytest.fixture
@@ -134,8 +131,8 @@ def checkout(tmp_path: Path) -> Path:
     """A checkout of its own, because defaults are written into it."""
     root = tmp_path / "checkout"
     unwanted = shutil.ignore_patterns("__pycache__")
-    for name in ("playbooks", "roles", "plugin/deploy"):
-        shutil.copytree(CHECKOUT / name, root / name, ignore=unwanted)
+    for name in (".collections", "playbooks", "plugins", "roles", "plugin/deploy"):
+        shutil.copytree(CHECKOUT / name, root / name, symlinks=True, ignore=unwanted)
     shutil.copy(CHECKOUT / "ansible.cfg", root)
     return root
 
@@ -150,7 +147,6 @@ def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments:
         playbook,
         *arguments,
         ANSIBLE_CONFIG=f"{checkout}/ansible.cfg",
-        ANSIBLE_ROLES_PATH=f"{checkout}/roles",
         PYTHONPATH=os.pathsep.join(filter(None, parts)),
     )
 
@@ -174,7 +170,7 @@ def test_same_paths_wherever_the_playbook_is(checkout: Path, tmp_path: Path, lin
 
     def found(names: Iterable[str], *arguments: str) -> dict[str, Any]:
         """These variables, in a playbook and in another one that it imports from another directory."""
-        roles = json.dumps([{"role": role, "tags": ["never"]} for role in ROLES_WITH_PATHS])
+        roles = json.dumps([{"role": f"{COLLECTION}.{role}", "tags": ["never"]} for role in ROLES_WITH_PATHS])
         shown = ", ".join(f"'{name}': {name}" for name in names)
         (checkout / "playbooks/start/show.yml").write_text(SHOW % (roles, shown, "start"))
         text = SHOW % (roles, shown, "playbooks") + "- ansible.builtin.import_playbook: start/show.yml\n"

@@ -16,6 +16,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as plugin_role
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
+from ansible_collections.jetson_k3s.cluster.plugins.modules import container_command, koordinator_device
+from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_api_users as api_users
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_manifest as manifest
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
 from tegra_device_plugin.config.units import PRESETS
@@ -23,11 +28,9 @@ from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.telemetry import jtop
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import COLLECTION, ROLES, Data
 from tests.unit.roles.playing import MODULE, answer, outcome
 
-plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
-answers = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_answers.py")
 DEPLOY = ROLES.parent / "plugin/deploy"
 PLAIN, AGENT = ((DEPLOY / part / "daemonset.yaml").read_text() for part in ("base", "agent"))
 DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")]
@@ -231,9 +234,6 @@ def test_cdi_version_with_groups_is_for_containerd(
     assert [argument for argument in container["args"] if "cdi" in argument] == chosen
 
 
-api_users = load("gpu_device_plugin/library/gpu_api_users.py")
-
-
 def user_pod(name: str, resource: str = "nvidia.com/gpu", phase: str = "Running", **spec: Any) -> Data:
     container = {"resources": {"limits": {resource: "1", "memory": "1Gi"}}}
     return {
@@ -309,9 +309,6 @@ def test_every_resource_of_the_plugin_is_known(name: str) -> None:
     assert api_users.holders([user_pod("p", name)], set()) == ["n/p"]
 
 
-manifest = load("gpu_device_plugin/library/k3s_manifest.py")
-
-
 def test_objects_of_other_settings_are_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[str, ...]] = []
 
@@ -332,7 +329,6 @@ def test_unchanged_objects_are_no_change() -> None:
     assert manifest.changed_objects(f"{changed}\nconfigmap/b unchanged\n") == [changed]
 
 
-koordinator_device = load("gpu_device_plugin/library/koordinator_device.py")
 OUR_DEVICE = koordinator.device("jetson-1", [DEVICE_INFO])
 
 
@@ -399,7 +395,6 @@ def test_koordinator_device_of_others_is_left_alone(
     assert found in result["found"]
 
 
-container_command = load("gpu_device_plugin/library/container_command.py")
 NAME = "tegra-device-plugin-command"
 # SIMULATED: K3s' ctr. `run` shows which container it was to make, and takes long if a file `slow` is there.
 CTR = """\
@@ -439,8 +434,7 @@ def test_each_run_has_a_container_of_its_own_and_removes_what_killed_runs_have_l
     others = ("0af1", f"owners-{NAME}-1-1", NAME)
     ctr.with_suffix(".containers").write_text("\n".join([living, *dead, *others]))
     first, second = (
-        answer("gpu_device_plugin", "container_command", container_arguments(ctr), PATH=path_of(ctr))
-        for _ in range(2)
+        answer("container_command", container_arguments(ctr), PATH=path_of(ctr)) for _ in range(2)
     )
     assert (first["rc"], first["changed"]) == (3, False)
     made = {one["stdout"].split()[-2] for one in (first, second)}
@@ -455,11 +449,11 @@ def test_each_run_has_a_container_of_its_own_and_removes_what_killed_runs_have_l
 def test_container_of_a_run_that_is_ended_is_removed(ctr: Path, number: signal.Signals) -> None:
     ctr.with_suffix(".slow").touch()
     given = json.dumps({"ANSIBLE_MODULE_ARGS": container_arguments(ctr)})
-    module = ROLES / "gpu_device_plugin/library/container_command.py"
+    module = f"ansible_collections.{COLLECTION}.plugins.modules.container_command"
     started = subprocess.Popen(
         [sys.executable, "-c", MODULE, module],
         cwd=CHECKOUT,
-        env=os.environ | {"PATH": path_of(ctr)},
+        env=os.environ | {"PATH": path_of(ctr), "PYTHONPATH": f"{CHECKOUT}/.collections"},
         stdin=subprocess.PIPE,
         text=True,
     )

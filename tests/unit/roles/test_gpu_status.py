@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_status as filters
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_status_credentials as status
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_certificates as certificates
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
+    jetson_certificates as board_certificates,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_observe as observe
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
 
 from tests.unit.roles import certs
-from tests.unit.roles.loading import Data, load
-
-filters = load("gpu_status/filter_plugins/gpu_status.py")
-observe = load("k3s/library/k3s_observe.py")
+from tests.unit.roles.places import Data
 
 GPU = "nvidia.com/gpu"
 LABELS = {f"jetson-k3s.github.io/{key}": key.upper() for key in ("module", "l4t", "jetpack", "chip")}
@@ -263,10 +267,6 @@ def test_hanging_kubectl_is_ended(kubectl: Pretend) -> None:
     kubectl("exec sleep 60")
     assert "no answer within 0.1 s" in observe.answer(NODE, ["pod"], ["true"], 0.1)["problem"]
 
-
-board_certificates = load("jetson_facts/module_utils/jetson_certificates.py")
-certificates = load("k3s/filter_plugins/k3s_certificates.py")
-status = load("gpu_status/filter_plugins/gpu_status_credentials.py")
 
 DAY = 86400
 NOW = 1_800_000_000.0

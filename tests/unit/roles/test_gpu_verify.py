@@ -11,18 +11,20 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_verify as filters
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_device_query as query
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_node
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_pods as pods
+from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_board
+from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_checks as module
 from tegra_device_plugin.cli import main as plugin
 from tegra_device_plugin.config import settings
 from tegra_device_plugin.config.units import PRESETS
 
 from tests.reports.schema import validate
 from tests.unit.roles.fake_cluster import FAILED, REFUSED, FakeCluster
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import play_text
-
-pods = load("gpu_verify/module_utils/gpu_verify_pods.py")
-module = load("gpu_verify/library/gpu_checks.py")
-filters = load("gpu_verify/filter_plugins/gpu_verify.py")
 
 CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 MEMORY_BYTES = 8 << 30
@@ -562,26 +564,25 @@ def test_finished_pods_use_no_gpu(phase: str, limits: dict[str, str], count: int
 def test_driver_is_registered_with_the_devices_of_its_slice(
     monkeypatch: pytest.MonkeyPatch, sharing: str, limited: bool
 ) -> None:
-    node = load("gpu_verify/module_utils/gpu_verify_node.py")
     devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": sharing}}}]
-    monkeypatch.setattr(node, "plugin_ready", lambda *_: None)
-    monkeypatch.setattr(node.claims, "wait_for_devices", lambda *_: devices)
+    monkeypatch.setattr(gpu_verify_node, "plugin_ready", lambda *_: None)
+    monkeypatch.setattr(gpu_verify_node.claims, "wait_for_devices", lambda *_: devices)
     params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
     record = SimpleNamespace(prove=proofs.append)
-    node.driver_registered(params, gpu, record)
+    gpu_verify_node.driver_registered(params, gpu, record)
     assert (gpu["devices"], gpu["limited"]) == (1, limited)
     assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
-    monkeypatch.setattr(node.claims, "devices", lambda _: devices)
+    monkeypatch.setattr(gpu_verify_node.claims, "devices", lambda _: devices)
     devices[0]["taints"] = [{"key": "example.com/unhealthy", "value": "hung", "effect": "NoSchedule"}]
-    with pytest.raises(node.CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
-        node.devices_offered(params, gpu, record)
+    with pytest.raises(gpu_verify_node.CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
+        gpu_verify_node.devices_offered(params, gpu, record)
     devices.clear()
-    with pytest.raises(node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
-        node.driver_registered(params, gpu, record)
+    with pytest.raises(gpu_verify_node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
+        gpu_verify_node.driver_registered(params, gpu, record)
 
 
 def test_docker_info_with_an_error_is_no_engine() -> None:
-    engine = load("gpu_verify/library/gpu_board.py").engine
+    engine = gpu_board.engine
     assert engine(1, '{"ServerErrors": ["Cannot connect to the Docker daemon"]}', "") == {
         "error": "Cannot connect to the Docker daemon"
     }
@@ -591,9 +592,6 @@ def test_docker_info_with_an_error_is_no_engine() -> None:
         "DefaultRuntime": "runc",
         "Runtimes": None,
     }
-
-
-query = load("gpu_verify/module_utils/gpu_verify_device_query.py")
 
 
 # Of NVIDIA's sample; the lines between tell nothing that is read.

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import bundle_archive as archives
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import image_content, jetson_services
+from ansible_collections.jetson_k3s.cluster.plugins.modules import registry_images as filling
+from ansible_collections.jetson_k3s.cluster.plugins.modules import supplied_images as pulling
 
 from tests.lab import archive
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import answer, play_text
-
-filling = load("image_supply/library/registry_images.py")
-pulling = load("image_supply/library/supplied_images.py")
-image_content = load("image_content/module_utils/image_content.py")
 
 Archive = Sequence[tuple[str, bytes | str]]
 LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
@@ -204,7 +204,7 @@ def test_registry_is_filled_and_cleaned_in_steps(tmp_path: Path) -> None:
     ]
     for check, parameters, changed, missing in steps:
         arguments = {"path": str(tmp_path / "store"), "_ansible_check_mode": check, **parameters}
-        said = answer("image_supply", "registry_images", arguments)
+        said = answer("registry_images", arguments)
         assert (said["changed"], said["missing"]) == (changed, missing), (check, parameters)
     assert {path.stat().st_mode & 0o777 for path in (tmp_path / "store").rglob("data")} == {0o644}
 
@@ -320,13 +320,12 @@ def test_registry_without_an_answer_is_named() -> None:
 
 
 def test_facts_have_the_registry_and_the_trusted_ones(tmp_path: Path) -> None:
-    services = load("jetson_facts/module_utils/jetson_services.py")
     for path in ("192.168.1.12:5443/jetson-k3s.crt", "mine:5000/ca.crt"):
         file = tmp_path / "etc/docker/certs.d" / path
         file.parent.mkdir(parents=True)
         file.touch()
     unit = {"LoadState": "loaded", "ActiveState": "active", "UnitFileState": "enabled"}
-    assert services.image_supply_facts(str(tmp_path), unit, "/usr/bin/docker-registry") == {
+    assert jetson_services.image_supply_facts(str(tmp_path), unit, "/usr/bin/docker-registry") == {
         "installed": True,
         "active": True,
         "enabled": True,
@@ -334,10 +333,8 @@ def test_facts_have_the_registry_and_the_trusted_ones(tmp_path: Path) -> None:
         "program": "/usr/bin/docker-registry",
         "trusted": ["192.168.1.12:5443"],
     }
-    assert services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
+    assert jetson_services.image_supply_facts(str(tmp_path / "bare"), {}, None)["trusted"] == []
 
-
-archives = load("preflight/module_utils/bundle_archive.py")
 
 CONFIG = {"Entrypoint": ["/pause"], "Env": ["A=1"], "Labels": {"made": "here"}}
 # Empty settings of an image: Docker 28.5 names these for the containerd image store, Docker 29 none.

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_boards as preflight
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel as kernel
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as firewall
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as network
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
+from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts as facts
 
 from tests import boards
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
-
-facts = load("jetson_facts/library/jetson_facts.py")
-board = load("jetson_facts/module_utils/jetson_board.py")
-kernel = load("jetson_facts/module_utils/jetson_kernel.py")
-services = load("jetson_facts/module_utils/jetson_services.py")
-preflight = load("preflight/filter_plugins/preflight_boards.py")
-
 
 Tree = Callable[[Mapping[str, str]], str]
 
@@ -218,7 +218,7 @@ def test_disk_of_the_inventorys_data_root_is_measured(tmp_path: Path) -> None:
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jetson_facts}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jetson_facts}
     - ansible.builtin.debug: {msg: "disk {{ disk.path }} {{ disk.type }}"}
       vars: {disk: "{{ ansible_facts.jetson.disks.docker }}"}
 """
@@ -530,10 +530,6 @@ OWN_FILE = "../../../../../etc/rancher/k3s/jetson-k3s.agent-token"
 def test_token_of_agents_is_known_and_not_told(tree: Tree, files: dict[str, str], found: str | None) -> None:
     root = tree({f"var/lib/rancher/k3s/server/{name}": text for name, text in files.items()} | {"x": ""})
     assert services.agents_join_with(root) == found
-
-
-network = load("jetson_facts/module_utils/jetson_network.py")
-firewall = load("jetson_facts/module_utils/jetson_network.py")
 
 
 def test_global_addresses_are_listed_with_their_interface() -> None:

@@ -6,6 +6,7 @@ The real one is tested apart.
 
 import json
 import os
+import runpy
 import socket
 import subprocess
 import sys
@@ -17,10 +18,10 @@ from types import SimpleNamespace
 import pytest
 from tegra_device_plugin.telemetry import jtop
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 
 RELAY = ROLES / "jtop/files/jtop_relay.py"
-relay = load("jtop/files/jtop_relay.py")
+relay = SimpleNamespace(**runpy.run_path(str(RELAY)))
 
 # In the place of jetson-stats' client: tells its interval as a module's name, and hangs.
 HANGS = """

@@ -17,15 +17,17 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive as archive
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import private_directory
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup as made
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup_record as record_module
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_restore
 
 from tests.ansible_core import CORES, core
 from tests.planted import JOURNAL, leaked
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import play_text
 
-archive = load("k3s_backup/module_utils/k3s_archive.py")
-made = load("k3s_backup/library/k3s_backup.py")
-record_module = load("k3s_backup/library/k3s_backup_record.py")
 FACTS = {
     "server": "jetson-1", "k3s_version": "v1.33.5+k3s1", "datastore": "sqlite",
     "created": "2026-01-02T03:04:05Z", "ca": "c" * 64,
@@ -210,7 +212,7 @@ BEFORE = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {k3s_plan: {external_datastore: "{{ elsewhere }}"}}
-    - ansible.builtin.import_role: {name: k3s_backup, tasks_from: before}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s_backup, tasks_from: before}
 """
 
 
@@ -247,7 +249,6 @@ def test_remains_of_a_killed_backup_are_removed(tmp_path: Path, monkeypatch: pyt
 @pytest.fixture
 def unpack(files: Path, tmp_path: Path, key: Path) -> Callable[[Data], None]:
     """Unpacks an encrypted backup as the module does that restores it, with other parameters."""
-    restored = load("k3s_backup/library/k3s_restore.py")
     path = tmp_path / "backup.tar.gz.gpg"
     (files / "server" / "token").write_text(FULL_TOKEN)
     path.write_bytes(encrypted(packed(files), key))
@@ -255,8 +256,8 @@ def unpack(files: Path, tmp_path: Path, key: Path) -> Callable[[Data], None]:
     params = {"archive": str(path), "sha256": hash_of(path), "token": None, "session_key": session_key}
 
     def run(changes: Data) -> None:
-        with restored.unpacking(str(tmp_path / "k3s" / "server")) as new:
-            restored.unpack(params | changes, new, gpg)
+        with k3s_restore.unpacking(str(tmp_path / "k3s" / "server")) as new:
+            k3s_restore.unpack(params | changes, new, gpg)
 
     return run
 
@@ -315,9 +316,8 @@ def test_disk_without_room_is_named_before_it_is_full(
 def test_owners_files_and_the_nodes_password_come_back_where_they_belong(
     files: Path, tmp_path: Path, server: str, owners: str, password: str | None
 ) -> None:
-    restored = load("k3s_backup/library/k3s_restore.py")
     config, node = tmp_path / "config", tmp_path / "node/password"
-    vars(restored).update(CONFIG=str(config), NODE_PASSWORD=str(node))
+    vars(k3s_restore).update(CONFIG=str(config), NODE_PASSWORD=str(node))
     if owners == "newer":
         config.mkdir()
         (config / "config.yaml").write_text("newer")
@@ -327,9 +327,9 @@ def test_owners_files_and_the_nodes_password_come_back_where_they_belong(
     path.write_bytes(packed(files, server=server))
     data = str(tmp_path / "k3s/server")
     params = {"archive": str(path), "sha256": hash_of(path), "session_key": "", "token": None}
-    with restored.unpacking(data) as new:
-        manifest = restored.unpack(params, new, None)
-        restored.place_backup({"data": data, "stamp": "1", "running": False}, new, manifest)
+    with k3s_restore.unpacking(data) as new:
+        manifest = k3s_restore.unpack(params, new, None)
+        k3s_restore.place_backup({"data": data, "stamp": "1", "running": False}, new, manifest)
     assert (Path(data) / "token").read_text() == SECRET
     assert (config / "config.yaml").read_text() == owners
     assert node.read_text() == (password or "of another node")
@@ -351,13 +351,12 @@ def recorded(tmp_path: Path) -> str:
 
 
 def test_backup_that_is_not_encrypted_is_unpacked_as_it_is(files: Path, tmp_path: Path) -> None:
-    restored = load("k3s_backup/library/k3s_restore.py")
     path, new = tmp_path / "backup.tar.gz", tmp_path / "new"
     path.write_bytes(packed(files))
     new.mkdir()
     manifest, session_key = record_module.opened(str(path), None)
     params = {"archive": str(path), "sha256": hash_of(path), "token": None, "session_key": session_key}
-    assert restored.unpack(params, str(new), None) == manifest
+    assert k3s_restore.unpack(params, str(new), None) == manifest
     assert (new / "server/token").read_text() == SECRET
 
 
@@ -420,12 +419,11 @@ def test_answer_of_a_board_adds_one_line_or_none(recorded: str, hashed: str, nam
 
 @pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
 def test_module_that_is_ended_leaves_no_secret(tmp_path: Path, number: signal.Signals) -> None:
-    private = load("k3s_backup/module_utils/private_directory.py")
     (tmp_path / "new-left-by-a-power-cut").mkdir()
     process = os.fork()
     if process == 0:
         try:
-            with private.private_directory(str(tmp_path), "new-") as path:
+            with private_directory.private_directory(str(tmp_path), "new-") as path:
                 Path(path, "secret").touch()
                 os.kill(os.getpid(), number)
         finally:
@@ -438,7 +436,7 @@ CLOCK = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.include_role: {name: k3s_backup, tasks_from: clock}
+    - ansible.builtin.include_role: {name: jetson_k3s.cluster.k3s_backup, tasks_from: clock}
 """
 
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_ca_rotation as module
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.roles import certs
-from tests.unit.roles.loading import load
 
-module = load("k3s/library/k3s_ca_rotation.py")
 VERSION = "v1.33.5+k3s1"
 # Below server/tls, what `k3s certificate rotate-ca` takes (pkg/daemons/config/types.go).
 CA_FILES = (

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_registries as registries
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network, jetson_services
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
 
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import Run, play_text, run_module
 from tests.unit.roles.preflight_facts import GOOD
-
-registries = load("k3s/filter_plugins/k3s_registries.py")
 
 PASSWORD = "planted-registry-password"
 REGISTRIES = {
@@ -177,19 +178,17 @@ def test_facts_and_reset_know_the_author_of_the_file(
     if text is not None:
         file.parent.mkdir(parents=True)
         file.write_text(text)
-    services = load("jetson_facts/module_utils/jetson_services.py")
-    assert services.registries(str(tmp_path)) == whose
-    assert services.credentials(str(tmp_path)) is None
-    reset = load("k3s_reset/library/k3s_reset.py")
-    written = reset.WRITTEN["/etc/rancher/k3s/registries.yaml"]
-    assert reset.begins(str(file), written) is (whose == "role")
+    assert jetson_services.registries(str(tmp_path)) == whose
+    assert jetson_services.credentials(str(tmp_path)) is None
+    written = k3s_reset.WRITTEN["/etc/rancher/k3s/registries.yaml"]
+    assert k3s_reset.begins(str(file), written) is (whose == "role")
 
 
 def test_log_of_the_board_does_not_have_the_registries(tmp_path: Path) -> None:
     file, marker = str(tmp_path / "registries.yaml"), str(tmp_path / "run/restart")
     files = [{"path": file, "secret": True, "mode": "0600"}]
     secrets = {file: HEADER + yaml.safe_dump(REGISTRIES)}
-    ran = run_module("k3s", "file_set", {"files": files, "secrets": secrets, "marker": marker})
+    ran = run_module("file_set", {"files": files, "secrets": secrets, "marker": marker})
     assert ran.stderr.startswith("Invoked with ")
     assert PASSWORD not in ran.stderr + ran.stdout
 
@@ -198,9 +197,9 @@ CONFIGURE = """\
 - hosts: server,agent
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: preflight, tasks_from: inventory}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: inventory}
     - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: configure}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: configure}
     - ansible.builtin.copy:
         content: "{{ __k3s_configured | to_json }}"
         dest: "{{ there }}/{{ inventory_hostname }}.json"
@@ -297,10 +296,9 @@ def test_passwords_of_registries_go_to_the_kubelet_for_docker(tmp_path: Path) ->
     # As the facts know it again.
     place = tmp_path / "root/var/lib/kubelet/config.json"
     place.parent.mkdir(parents=True)
-    services = load("jetson_facts/module_utils/jetson_services.py")
     for text, author in ((file.read_text(), "role"), ('{"auths": {}}', "owner")):
         place.write_text(text)
-        assert services.credentials(str(tmp_path / "root")) == author
+        assert jetson_services.credentials(str(tmp_path / "root")) == author
     # An owner's file stays, and the role's goes, also with the other runtime.
     configure(tmp_path, credentials_by="owner", k3s_container_runtime="docker")
     assert file.exists()
@@ -352,7 +350,7 @@ def test_address_that_the_role_chooses_is_known_from_the_inventorys(tmp_path: Pa
     assert "node-ip" not in yaml.safe_load(first)
     written = yaml.safe_load(agent)
     assert (written["node-ip"], written["flannel-iface"]) == ("192.168.1.12", "eth0")
-    facts, root = load("jetson_facts/module_utils/jetson_network.py"), tmp_path / "root"
+    facts, root = jetson_network, tmp_path / "root"
     file = root / (facts.DIRECTORY + facts.ROLE_CONFIG)
     file.parent.mkdir(parents=True)
     file.write_text(agent)
@@ -370,7 +368,7 @@ BINARY = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: binary}
 """
 
 

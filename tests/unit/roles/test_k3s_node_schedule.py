@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node_schedule as schedule
 
 from tests.unit.roles import playing
-from tests.unit.roles.loading import Data, load
-
-schedule = load("k3s/library/k3s_node_schedule.py")
+from tests.unit.roles.places import Data
 
 RESOURCE = "nvidia.com/gpu"
 SECRET = ".node-password.k3s"

@@ -8,13 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl as kubectl
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_offers as offered
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner as owners
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node as node_module
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node_schedule as schedule
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset as reset
 
 from tests.unit.roles import playing
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 
-node_module = load("k3s/library/k3s_node.py")
-kubectl = load("k3s/module_utils/k3s_kubectl.py")
-owners = load("k3s/module_utils/k3s_owner.py")
 PASSWORD = ".node-password.k3s"
 
 
@@ -77,11 +81,6 @@ def test_server_says_which_apis_it_knows(monkeypatch: pytest.MonkeyPatch, tmp_pa
     scripted(monkeypatch, tmp_path, "echo v1; echo resource.k8s.io/v1beta1")
     known = [kubectl.knows(api) for api in ("v1", "resource.k8s.io/v1beta1", kubectl.DRA)]
     assert known == [True, True, False]
-
-
-k3s = load("k3s/filter_plugins/k3s.py")
-schedule = load("k3s/library/k3s_node_schedule.py")
-offered = load("k3s/module_utils/k3s_offers.py")
 
 
 def node(ready: bool = True, **allocatable: str) -> Data:
@@ -268,8 +267,6 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     recorded = calls[0][-1].partition("=")[2]
     assert schedule.recorded({"metadata": {"annotations": {schedule.CORDONED: recorded}}}) == offers
 
-
-reset = load("k3s_reset/library/k3s_reset.py")
 
 MOUNTINFO = """\
 20 1 8:1 / / rw - ext4 /dev/sda1 rw

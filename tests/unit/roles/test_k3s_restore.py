@@ -14,13 +14,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_backup as plans
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive as archive
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_restore as restore
 
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import answer
-
-restore = load("k3s_backup/library/k3s_restore.py")
-archive = load("k3s_backup/module_utils/k3s_archive.py")
-plans = load("k3s_backup/filter_plugins/k3s_backup.py")
 
 STAMP, EARLIER = "20260102T030405Z", "20260101T000000Z"
 FACTS = {
@@ -60,7 +59,7 @@ def run(data: Path, backup: Path) -> Restore:
         if first:
             digest = hashlib.sha256(backup.read_bytes()).hexdigest()
             given = {"archive": str(backup), "sha256": digest} | given
-        return answer("k3s_backup", "k3s_restore", given)
+        return answer("k3s_restore", given)
 
     return module
 

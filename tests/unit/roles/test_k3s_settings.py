@@ -8,15 +8,18 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as preflight
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import redact
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config
 
 from tests.planted import COMMAND, EXEC_START
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
-
-k3s = load("k3s/filter_plugins/k3s.py")
-options = load("k3s/filter_plugins/k3s_options.py")
-reading = load("k3s/filter_plugins/k3s_reading.py")
 
 URL = "https://10.0.0.1:6443"
 
@@ -166,7 +169,7 @@ def test_settings_with_a_secret_are_known(config: Data, secret: bool) -> None:
 
 
 def test_secrets_are_those_that_boards_hide() -> None:
-    is_secret = load("redact/module_utils/redact.py").is_secret
+    is_secret = redact.is_secret
     given = {*options.FREE, *options.REFUSED, *options.ELSEWHERE}
     assert {name for name in given if is_secret(name)} == options.SECRETS
 
@@ -190,9 +193,6 @@ def test_lists_of_inventory_and_role_are_merged(inventory: Data, both: Data) -> 
     ours = {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}
     assert k3s.merged(inventory, ours) == both
 
-
-services = load("jetson_facts/module_utils/jetson_services.py")
-preflight = load("preflight/filter_plugins/preflight_k3s.py")
 
 OURS = {"node-name": "jetson-1", "docker": True, "kubelet-arg+": ["system-reserved=memory=2Gi"]}
 AGENT = {"node-name": "jetson-1", "server": "https://10.0.0.1:6443"}  # with containerd
@@ -378,12 +378,12 @@ PLAYBOOK = """\
         jetson: "{{ given | combine({'hostname': inventory_hostname}) }}"
         cacheable: true
     - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {k3s_version: v1.36.2+k3s1}, files: {}}}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.debug:
         msg: "{{ inventory_hostname }}: {{ found | map(attribute='id') | join(' ') }};"
       vars:
-        found: "{{ __preflight_facts | preflight_rules(__preflight_matrix) }}"
+        found: "{{ __preflight_facts | jetson_k3s.cluster.preflight_rules(__preflight_matrix) }}"
 """
 
 
@@ -428,7 +428,6 @@ def test_preflight_uses_the_planned_settings(tmp_path: Path, variables: Data, sa
         "-vvv",
         groups={"server": ["one"], "agent": ["two"]},
         variables={"given": given} | variables,
-        ANSIBLE_FILTER_PLUGINS=str(ROLES / "preflight/filter_plugins"),
     )
     for host, ids in zip(("one", "two"), said, strict=True):
         assert f"{host}: {ids};" in run.said, run.stdout
@@ -446,14 +445,13 @@ def test_preflight_uses_the_planned_settings(tmp_path: Path, variables: Data, sa
     ],
 )
 def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Data, wanted: Data) -> None:
-    module = load("nvidia_docker/library/docker_daemon_config.py")
     given = with_facts(docker__daemon_json__config=config, docker__containers=0, docker__command=None)
     text = """\
 - hosts: server
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.copy:
         content: "{{ all | to_json }}"
         dest: "{{ there }}"
@@ -468,7 +466,8 @@ def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Dat
     }  # fmt: skip
     play_text(tmp_path, text, variables=variables)
     planned, ours, logs = json.loads(there.read_text())
-    assert planned == module.merge_config(config, module.with_defaults(ours, logs, config))
+    with_defaults = docker_daemon_config.with_defaults(ours, logs, config)
+    assert planned == docker_daemon_config.merge_config(config, with_defaults)
 
 
 STOCK = {"server": {"installed": True, "command": "/usr/local/bin/k3s server"}}

@@ -14,11 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_token as k3s_token_module
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_join_token as join_token
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_token_rotation as rotation
 
 from tests.unit.roles import certs, playing
 from tests.unit.roles.certs import Pair, authority, certificate
 from tests.unit.roles.conftest import Serve
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import Run, play_text
 
 
@@ -64,8 +67,6 @@ class Server:
     def put(self, path: str, body: bytes) -> int:
         return 405
 
-
-join_token = load("k3s/library/k3s_join_token.py")
 
 PASSWORD, EXPIRING = "the-join-password-of-a-cluster", "q4bjus.7k1x6b1fz0d72prp"
 HASH = "0123456789abcdef" * 4
@@ -181,7 +182,7 @@ PLAYBOOK = """\
 - hosts: BOARD
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: TASKS}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: TASKS}
     - ansible.builtin.debug: {msg: "answer={{ (k3s_token_answer | default({})).reason | default('') }}"}
 """
 
@@ -440,10 +441,9 @@ def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, s
 
 def test_request_without_a_ca_trusts_nobody() -> None:
     with pytest.raises(OSError, match="CA is not known"):
-        load("k3s/module_utils/k3s_token.py").opener("")
+        k3s_token_module.opener("")
 
 
-rotation = load("k3s/library/k3s_token_rotation.py")
 OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
 Ensure = Callable[..., bool]
 

@@ -13,14 +13,13 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_user as user
+from ansible_collections.jetson_k3s.cluster.plugins.modules import kubeconfig as module
 
 from tests.unit.roles import certs
 from tests.unit.roles.conftest import Serve
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import play_text
-
-module = load("kubeconfig/library/kubeconfig.py")
-user = load("k3s/library/k3s_user.py")
 
 
 @dataclass
@@ -296,7 +295,7 @@ def test_binding_is_planned_in_check_mode_and_one_of_others_is_refused(objects: 
     ],
 )
 def test_invalid_user_or_lifetime_is_refused(tmp_path: Path, wrong: dict[str, object]) -> None:
-    text = "- {hosts: server, gather_facts: false, roles: [kubeconfig]}\n"
+    text = "- {hosts: server, gather_facts: false, roles: [jetson_k3s.cluster.kubeconfig]}\n"
     given = {"kubeconfig_user": "anna", "kubeconfig_file": str(tmp_path / "anna.yaml")} | wrong
     ran = play_text(tmp_path, text, variables=given, fails=True)
     assert "Nothing was made" in ran.said

@@ -16,11 +16,13 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import board_reboot
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_upgrade as upgrade
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_packages as reboots
+from ansible_collections.jetson_k3s.cluster.plugins.modules import nvpmodel
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import answer, play_text
-
-upgrade = load("k3s_upgrade/filter_plugins/k3s_upgrade.py")
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ CHECK = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {k3s: {version: v1.34.1+k3s1}}, cacheable: true}
-    - ansible.builtin.import_role: {name: k3s_upgrade, tasks_from: check}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s_upgrade, tasks_from: check}
     - ansible.builtin.debug: {msg: "begins {{ k3s_upgrade_begins }} from {{ __k3s_upgrade_from }}"}
 """
 
@@ -106,8 +108,6 @@ def test_pods_are_moved_if_there_is_another_board(boards: list[str], drains: str
     variables = {"groups": {"k3s_cluster": boards}, "__rolling_restart_of_docker": True}
     assert jinja2.Template(drain).render(variables) == drains
 
-
-reboots = load("jetson_facts/module_utils/jetson_packages.py")
 
 NONE = {"required": False, "packages": [], "kernel": None}
 KERNEL = {"required": True, "packages": [], "kernel": "5.15.2-tegra"}
@@ -181,7 +181,7 @@ DUE = [
 def test_plan_says_which_boards_reboot_and_why(
     only_if_required: bool, updates: bool, said: list[str]
 ) -> None:
-    plan = load("board_reboot/filter_plugins/board_reboot.py").plan
+    plan = board_reboot.plan
     assert plan(BOARDS, only_if_required, updates).splitlines() == said
 
 
@@ -256,13 +256,13 @@ def write_status(root: Path, held: tuple[str, ...] = ()) -> None:
 def packages(apt_board: Mapping[str, str], **options: Any) -> dict[str, Any]:
     """What the module says in check mode."""
     given = {"left": LEFT, "_ansible_check_mode": True} | options
-    return answer("os_update", "os_packages", given, **apt_board)
+    return answer("os_packages", given, **apt_board)
 
 
 def fetch(apt_board: Mapping[str, str]) -> str:
     """Fetch the lists, and say why that failed."""
     given = {"fetch": True, "lock_timeout": 0}
-    return str(answer("os_update", "os_packages", given, **apt_board).get("msg", ""))
+    return str(answer("os_packages", given, **apt_board).get("msg", ""))
 
 
 SECURITY = {"libssl": "2", "tzdata": "2", "kernel": "2", "kernel-2": "2"}
@@ -307,8 +307,6 @@ def test_list_that_cannot_be_fetched_is_an_error(apt_board: dict[str, str], tmp_
     assert "E: Failed to fetch http://127.0.0.1" in said
 
 
-nvpmodel = load("power_mode/library/nvpmodel.py")
-
 CONFIG = (ROLES.parent / "tests/lab/simulated_power/nvpmodel.conf").read_text()
 
 
@@ -341,7 +339,7 @@ def mode(tmp_path: Path) -> Any:
             (tmp_path / "state.asks").touch()
         given = {"mode": wanted, "config": str(simulated / "nvpmodel.conf"), "_ansible_check_mode": check}
         places = {"PATH": f"{simulated}:/usr/bin:/bin", "SIMULATED_NVPMODEL_STATE": str(state)}
-        return answer("power_mode", "nvpmodel", given, **places), state.read_text().strip()
+        return answer("nvpmodel", given, **places), state.read_text().strip()
 
     return run
 

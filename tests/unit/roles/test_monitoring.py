@@ -10,16 +10,17 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import monitoring as monitoring_module
 
 from tests.observability import promql
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import Run, play_text
 
 PLAYBOOK = """\
 - hosts: monitoring
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: monitoring}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.monitoring}
 """
 
 
@@ -38,26 +39,25 @@ def plugin_of(node: str, address: str) -> dict[str, Any]:
     ],
 )
 def test_board_is_asked_at_its_address_and_named_as_its_node(variables: dict[str, str], address: str) -> None:
-    targets = load("monitoring/filter_plugins/monitoring.py").targets
+    targets = monitoring_module.targets
     board = {"inventory_hostname": "Jetson-1", **variables}
     assert targets([board]) == [plugin_of("jetson-1", address)]
 
 
 @pytest.mark.parametrize(("agent", "ports"), [(True, [9400, 9401]), ("false", [9400])])
 def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[int]) -> None:
-    found = load("monitoring/filter_plugins/monitoring.py").targets(
+    found = monitoring_module.targets(
         [{"inventory_hostname": "b", "gpu_device_plugin_agent": {"enabled": agent}}]
     )
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
 def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target() -> None:
-    module = load("monitoring/filter_plugins/monitoring.py")
-    (entry,) = module.targets([{"inventory_hostname": "b", "gpu_device_plugin_api": "dra"}])
+    (entry,) = monitoring_module.targets([{"inventory_hostname": "b", "gpu_device_plugin_api": "dra"}])
     assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
     manifest = yaml.safe_load((ROLES.parent / "plugin/deploy/dra/daemonset.yaml").read_text())
     (port,) = manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
-    assert (manifest["metadata"]["name"], port["containerPort"]) == module.DRIVER
+    assert (manifest["metadata"]["name"], port["containerPort"]) == monitoring_module.DRIVER
 
 
 def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for() -> None:
@@ -68,8 +68,7 @@ def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for() -> None:
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "metrics")
         served[daemonset["metadata"]["name"]] = port
-    module = load("monitoring/filter_plugins/monitoring.py")
-    assert dict([module.PLUGIN, module.AGENT, module.DRIVER]) == served
+    assert dict([monitoring_module.PLUGIN, monitoring_module.AGENT, monitoring_module.DRIVER]) == served
     queries = [*promql.alerts(), *promql.dashboard()]
     asked = re.findall(r'\bjob="([^"]+)"', " ".join(query.expression for query in queries))
     assert set(asked) <= served.keys()

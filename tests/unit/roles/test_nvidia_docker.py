@@ -10,13 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_iptables as iptables
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config as daemon_config
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_kept_images as kept_images
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
 
 from tests.planted import PLANTED, leaked
-from tests.unit.roles.loading import Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import answer, run_module
 from tests.unit.roles.preflight_facts import RULES, with_facts
-
-daemon_config = load("nvidia_docker/library/docker_daemon_config.py")
 
 PATH = "/usr/bin/nvidia-container-runtime"
 WANTED: Data = {"default-runtime": "nvidia", "runtimes": {"nvidia": {"path": PATH, "runtimeArgs": []}}}
@@ -165,7 +169,7 @@ def test_password_of_a_proxy_is_in_no_diff_result_or_log(tmp_path: Path, fails: 
     places = {name: str(tmp_path / name) for name in ("record", "marker")}
     wanted = {"debug": True, "default-runtime": "nvidia", "proxies": {"http-proxy": proxy}}
     asked = {"path": str(path), "config": wanted, "_ansible_diff": True, **places}
-    ran = run_module("nvidia_docker", "docker_daemon_config", asked)
+    ran = run_module("docker_daemon_config", asked)
     assert leaked(ran.stdout + ran.stderr) == []
     result = json.loads(ran.stdout)
     assert result.get("failed", False) is fails
@@ -197,7 +201,7 @@ def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, post
     asked = {"path": str(path), "config": config, "marker": str(marker), "record": str(tmp_path / "record")}
 
     def run(**changed: object) -> Any:
-        return answer("nvidia_docker", "docker_daemon_config", asked | changed)
+        return answer("docker_daemon_config", asked | changed)
 
     result = run(postpone=True)
     assert (result["activation"], result["postponed"]) == (needs, postponed)
@@ -210,9 +214,6 @@ def test_restart_can_be_postponed(tmp_path: Path, config: Data, needs: str, post
     if postponed:
         assert Path(again["backup_file"]).read_text() == "{}\n"
 
-
-environment = load("nvidia_docker/library/docker_environment.py")
-kept_images = load("nvidia_docker/library/docker_kept_images.py")
 
 FAILS = "iptables-legacy, table raw: no"
 TOML = """\
@@ -327,16 +328,13 @@ def test_container_of_an_image_with_the_id_of_its_manifest_stays(tmp_path: Path)
     (tmp_path / "docker").write_text(DOCKER)
     (tmp_path / "docker").chmod(0o755)
     asked = {"name": "x.tar.gz", "images": ["a:1"]}
-    found = answer("nvidia_docker", "docker_kept_images", asked, PATH=f"{tmp_path}:{os.environ['PATH']}")
+    found = answer("docker_kept_images", asked, PATH=f"{tmp_path}:{os.environ['PATH']}")
     assert (found["changed"], found["kept"]) == (False, [])
 
 
 def test_reset_removes_the_containers_that_keep_images() -> None:
-    assert load("k3s_reset/library/k3s_reset.py").KEEPER_LABEL == kept_images.LABEL
+    assert k3s_reset.KEEPER_LABEL == kept_images.LABEL
 
-
-iptables = load("jetson_facts/module_utils/jetson_iptables.py")
-preflight = load("preflight/filter_plugins/preflight.py")
 
 ALL = "filter nat raw"
 VERSIONS = {"nft": "iptables v1.8.7 (nf_tables)\n", "legacy": "iptables v1.8.7 (legacy)\n"}

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_packages as packages
+from ansible_collections.jetson_k3s.cluster.plugins.modules import debs_needed as debs
 
-from tests.unit.roles.loading import load
 from tests.unit.roles.playing import answer, play_text
 from tests.unit.roles.preflight_facts import with_facts
-
-debs = load("nvidia_docker/library/debs_needed.py")
 
 DEBS = {
     "/d/docker.io.deb": {
@@ -80,7 +79,7 @@ def test_packages_are_read_by_dpkg(tmp_path: Path) -> None:
         )
         subprocess.run(["dpkg-deb", "--build", tmp_path / name, tmp_path / f"{name}.deb"], check=True)
     asked = {"directory": str(tmp_path), "packages": ["jetson-k3s-test-a"]}
-    found = answer("nvidia_docker", "debs_needed", asked)
+    found = answer("debs_needed", asked)
     assert found["paths"] == [f"{tmp_path}/jetson-k3s-test-a.deb"]
 
 
@@ -98,8 +97,6 @@ def test_removed_packages_are_not_installed() -> None:
     shown = "installed\ta\t1\tx (= 1), y\nconfig-files\tb\t2\t\ninstalled\ty\t3\t\n"
     assert debs.installed_packages(shown) == {"a": "1", "x": None, "y": "3"}
 
-
-packages = load("jetson_facts/module_utils/jetson_packages.py")
 
 # SIMULATED: installed packages, and those with an apt hold, are lines of two files.
 DPKG_QUERY = """#!/bin/sh
@@ -131,7 +128,7 @@ def test_only_the_roles_packages_are_held(board: Path) -> None:
     record = board / "state/installed-packages"
 
     def run(**arguments: Any) -> tuple[bool, list[str]]:
-        said = answer("nvidia_docker", "package_holds", {"record": str(record), **arguments})
+        said = answer("package_holds", {"record": str(record), **arguments})
         return said["changed"], said["packages"]
 
     def held() -> list[str]:
@@ -210,7 +207,7 @@ INSTALLED = """\
         cacheable: true
     - ansible.builtin.set_fact:
         preflight_bundle_info: {versions: "{{ bundled }}"}
-    - ansible.builtin.import_role: {name: preflight, tasks_from: installed}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: installed}
 """
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import COLLECTION, Data
 from tests.unit.roles.playing import play, write_inventory
 
 PLAYBOOKS = CHECKOUT / "playbooks"
@@ -62,7 +62,7 @@ def test_limit_without_a_host_of_the_group_is_an_error(
 
 SITE = CHECKOUT / "playbooks/site.yml"
 INVENTORY = "[server]\na\n[agent]\nb\n[k3s_cluster:children]\nserver\nagent\n"
-ROLE_OF_TASK = re.compile(r"^ +(\w+) : (?!Validating arguments)", re.MULTILINE)
+ROLE_OF_TASK = re.compile(rf"^ +{COLLECTION}\.(\w+) : (?!Validating arguments)", re.MULTILINE)
 
 
 def tasks_of(playbook: Path) -> list[Data]:
@@ -86,7 +86,7 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
 
 def called(task: Data) -> str:
     name: str = (task.get("ansible.builtin.import_role") or task["ansible.builtin.include_role"])["name"]
-    return name
+    return name.removeprefix(f"{COLLECTION}.")
 
 
 @pytest.mark.parametrize(

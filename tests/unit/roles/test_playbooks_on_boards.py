@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import Data
 from tests.unit.roles.scripted import AGENT, BOARDS, OTHER_AGENT, SERVER, Call, play_scripted
 from tests.unit.roles.test_playbooks import PLAYBOOKS
 
@@ -97,9 +97,17 @@ def restarts_servers(play: Data) -> bool:
     text = yaml.safe_dump(play)
     of_one = any(
         words in text
-        for words in ("run_once: true", "inventory_hostname == groups['server'][0]", "_role: k3s_backup")
+        for words in (
+            "run_once: true",
+            "inventory_hostname == groups['server'][0]",
+            "_role: jetson_k3s.cluster.k3s_backup",
+        )
     )
-    return play["hosts"] == "server" and not of_one and ("__rollout_role: " in text or "name: k3s\n" in text)
+    return (
+        play["hosts"] == "server"
+        and not of_one
+        and ("__rollout_role: " in text or "name: jetson_k3s.cluster.k3s\n" in text)
+    )
 
 
 def test_servers_change_one_after_the_other() -> None:

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel
 
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import PLUGINS, ROLES, Data
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import KERNEL, RULES, data, with_facts
-
-preflight = load("preflight/filter_plugins/preflight.py")
 
 DRA = {
     "gpu_device_plugin_api": "dra",
@@ -271,7 +271,7 @@ def test_each_missing_kernel_feature_is_found_alone(entry: Data, feature: str) -
 
 
 def test_facts_tell_every_kernel_feature_of_the_matrix() -> None:
-    features = load("jetson_facts/module_utils/jetson_kernel.py").KERNEL_FEATURES
+    features = jetson_kernel.KERNEL_FEATURES
     assert {name for entry in KERNEL for name in entry.get("features", [entry["feature"]])} <= features.keys()
 
 
@@ -309,7 +309,7 @@ LENIENT = {
 
 def test_warnings_are_these_and_their_findings_exist() -> None:
     assert {rule["id"] for rule in RULES if rule.get("level") == "warning"} == LENIENT
-    code = "".join(path.read_text() for path in ROLES.glob("preflight/filter_plugins/preflight_*.py"))
+    code = "".join(path.read_text() for path in PLUGINS.glob("filter/preflight_*.py"))
     assert [name for name in sorted(preflight.WARNINGS) if f'"{name}"' not in code] == []
 
 
@@ -403,15 +403,16 @@ PLAYBOOK = """\
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
     - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {}, files: "{{ files }}"}}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.debug:
         msg: >-
           due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
           found={{ found | map(attribute='id') | join(' ') }};
           {{ found | map(attribute='found') | join(' ') }}
       vars:
-        found: "{{ __preflight_inventory_facts | preflight_rules(__preflight_inventory_rules) }}"
+        found: >-
+          {{ __preflight_inventory_facts | jetson_k3s.cluster.preflight_rules(__preflight_inventory_rules) }}
 """
 BUNDLED = {"debs-jetpack6-arm64.tar": {"packages": {"nvidia-container-toolkit": "1.18.0-1"}}}
 UPDATE = {"jetson_k3s_confirm": ["update-runtime"]}
@@ -465,8 +466,7 @@ def test_rules_know_the_inventory_and_the_plans(
     text = PLAYBOOK
     for name in ("context", "inventory"):
         text = text.replace(name.upper(), str(ROLES / f"preflight/vars/main/{name}.yml"))
-    filters = str(ROLES / "preflight/filter_plugins")
     of_the_run = {"preflight_server": "localhost", "__preflight_restores": False}
     variables = {"given": given, "files": files} | of_the_run | variables
-    run = play_text(tmp_path, text, variables=variables, ANSIBLE_FILTER_PLUGINS=filters)
+    run = play_text(tmp_path, text, variables=variables)
     assert said in run.said

@@ -9,13 +9,19 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s as address
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_boards as of_boards
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_etcd as of_etcd
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_identity as of_identity
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as of_k3s
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_network as of_network
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner
+from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info as bundle_module
 
 from tests.lab import archive
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import GOOD, data, with_facts
-
-of_boards = load("preflight/filter_plugins/preflight_boards.py")
 
 
 @pytest.mark.parametrize(
@@ -118,10 +124,6 @@ def test_clock_of_a_slow_board_or_of_a_server_without_facts_is_not_compared() ->
     assert of_boards.findings_of_clock("jetson-2", clocks(**{"jetson-2": -HOUR}), "jetson-1", NOW) == []
     late = clocks(**{"jetson-1": -HOUR * 24 * 300})
     assert [one["id"] for one in of_boards.findings_of_clock("jetson-1", late, "jetson-1", NOW)] == ["clock"]
-
-
-of_k3s = load("preflight/filter_plugins/preflight_k3s.py")
-bundle_module = load("preflight/library/bundle_info.py")
 
 
 def bundle() -> Data:
@@ -255,9 +257,6 @@ def test_damaged_list_of_sums_is_named_with_its_line() -> None:
         bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")
 
 
-of_identity = load("preflight/filter_plugins/preflight_identity.py")
-
-
 def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:
     other = with_facts(hostname="other", machine_id="bb")
     fleet = {"a": with_facts(), "b": with_facts(hostname=with_facts()["hostname"].upper()), "c": other}
@@ -367,7 +366,7 @@ ADDRESSES = [{"device": "l4tbr0", "address": "192.168.55.1/24"}, {"device": "eth
 def test_names_of_other_nodes_are_refused(
     node: tuple[str, str, list[str]], changes: Data, ids: list[str]
 ) -> None:
-    owner = load("k3s/module_utils/k3s_owner.py").owner(node[0], "", node[2], {"jetson-1": []})
+    owner = k3s_owner.owner(node[0], "", node[2], {"jetson-1": []})
     nodes = [dict(zip(("name", "machine_id", "addresses"), node, strict=True)) | {"board": owner}]
     facts = with_facts(network__addresses=ADDRESSES, **changes)
     found = of_identity.findings_of_identity("jetson-1", {"jetson-1": facts}, ["jetson-1"], [], nodes)
@@ -375,7 +374,7 @@ def test_names_of_other_nodes_are_refused(
     assert all(f"node {node[0]} ({node[2][0]})" in entry["found"] for entry in found)
 
 
-owner = load("k3s/module_utils/k3s_owner.py").owner
+owner = k3s_owner.owner
 BOARDS = {"jetson-1": ["192.0.2.1"], "cam-9": [], "jetson-2": ["192.0.2.2", "10.8.0.2"]}
 
 
@@ -412,7 +411,7 @@ def test_addresses_of_boards_are_the_inventorys_and_no_names() -> None:
             "k3s_board_config": {"node-ip": "10.0.0.3,fd00:0::3", "node-external-ip": ["192.0.2.3"]}
         },
     }
-    assert load("k3s/filter_plugins/k3s.py").boards(list(variables), variables) == {
+    assert address.boards(list(variables), variables) == {
         "jetson-1": [],
         "192.0.2.7": ["192.0.2.7"],
         "jetson-2": ["fd00::2", "10.8.0.2"],
@@ -449,18 +448,17 @@ ASK = """\
 - hosts: agent
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s, tasks_from: nodes}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: nodes}
       vars: {__k3s_nodes_servers: [here, gone]}
     - ansible.builtin.debug: {msg: "gone={{ said.gone is none }} here={{ said.here.installed }}"}
-      vars: {said: "{{ k3s_nodes_answers.results | preflight_answers(groups.server) }}"}
+      vars: {said: "{{ k3s_nodes_answers.results | jetson_k3s.cluster.preflight_answers(groups.server) }}"}
 """
 
 
 def test_silent_server_stops_no_board(tmp_path: Path) -> None:
     gone = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
     groups = {"server": {"here": None, "gone": gone}, "agent": ["board", "other"]}
-    filters = str(ROLES / "preflight/filter_plugins")
-    run = play_text(tmp_path, ASK, groups=groups, ANSIBLE_FILTER_PLUGINS=filters)
+    run = play_text(tmp_path, ASK, groups=groups)
     assert run.said.count("gone=True here=False") == len(groups["agent"])
 
 
@@ -563,9 +561,6 @@ def test_minor_version_changes_with_an_upgrade(
     assert [entry["id"] for entry in findings] == (["k3s-upgrade"] if found else [])
     assert of_k3s.findings_of_upgrade(facts, server, upgrades=True) == []
 
-
-of_network = load("preflight/filter_plugins/preflight_network.py")
-address = load("k3s/filter_plugins/k3s.py")
 
 AT_WORK = {"installed": True, "command": "k3s agent"}
 
@@ -693,7 +688,6 @@ def test_node_gets_the_address_towards_its_server(
     assert address.node_address(facts, config, role) == expected
 
 
-of_etcd = load("preflight/filter_plugins/preflight_etcd.py")
 ETCD = data("etcd")["__preflight_etcd"]
 
 

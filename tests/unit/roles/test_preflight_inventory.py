@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_inventory as of_inventory
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import COLLECTION, ROLES
 from tests.unit.roles.playing import Run, play, write_inventory
 
 pytestmark = pytest.mark.timeout(600)
 
-of_inventory = load("preflight/filter_plugins/preflight_inventory.py")
 VARIABLES = yaml.safe_load((ROLES / "preflight/vars/main/common.yml").read_text())
 TABLE: list[dict[str, Any]] = VARIABLES["__preflight_common"]
 COMMAND_ONLY: list[str] = VARIABLES["__preflight_command_only"]
@@ -198,7 +198,12 @@ def once() -> Iterator[tuple[str, str]]:
                     plain[module] = {key: value for key, value in plain[module].items() if "msg" not in key}
             yield where, yaml.safe_dump(plain)
             if role := item.get("ansible.builtin.import_role"):
-                tasks = ROLES / role["name"] / "tasks" / f"{role.get('tasks_from', 'main')}.yml"
+                tasks = (
+                    ROLES
+                    / role["name"].removeprefix(f"{COLLECTION}.")
+                    / "tasks"
+                    / f"{role.get('tasks_from', 'main')}.yml"
+                )
                 yield from walk(tasks, yaml.safe_load(tasks.read_text()), f"{where} > {role['name']}", True)
             elif name := item.get("ansible.builtin.import_tasks"):
                 yield from walk(file, yaml.safe_load((file.parent / name).read_text()), where, True)
@@ -236,8 +241,8 @@ CHECKS = """\
 - hosts: k3s_cluster
   gather_facts: false
   tasks:
-    - ansible.builtin.include_role: {name: preflight, tasks_from: controller}
-    - ansible.builtin.include_role: {name: preflight, tasks_from: inventory}
+    - ansible.builtin.include_role: {name: jetson_k3s.cluster.preflight, tasks_from: controller}
+    - ansible.builtin.include_role: {name: jetson_k3s.cluster.preflight, tasks_from: inventory}
     - ansible.builtin.ping:
 """
 SSH = {"ansible_connection": "ssh", "ansible_host": "10.0.0.1"}

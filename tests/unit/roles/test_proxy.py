@@ -19,19 +19,19 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.filter import proxy
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
+from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_download
 
 from tests.acceptance.site import Proxy, release_page
 from tests.acceptance.site import proxy as serving_proxy
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.planted import PLANTED, leaked, processes, watched
-from tests.unit.roles.loading import ROLES, Data, load
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import Run, answer, play_text, run_module
 from tests.unit.roles.preflight_facts import with_facts
-
-proxy = load("proxy/filter_plugins/proxy.py")
-environment = load("nvidia_docker/library/docker_environment.py")
-services = load("jetson_facts/module_utils/jetson_services.py")
 
 URL = "http://proxy.site.example:3128"
 SECRET = f"http://fleet:{PLANTED['proxy']}@proxy.site.example:3128"
@@ -357,7 +357,7 @@ def wanted(directory: Path, site: Site, **changes: Any) -> Data:
 
 
 def download(directory: Path, site: Site, **changes: Any) -> Data:
-    return answer("k3s", "k3s_download", wanted(directory, site, **changes))
+    return answer("k3s_download", wanted(directory, site, **changes))
 
 
 def test_k3s_is_downloaded_by_a_proxy_with_a_password(tmp_path: Path, site: Site) -> None:
@@ -402,7 +402,7 @@ def test_password_of_a_proxy_is_in_no_result_or_log_of_a_download(
 ) -> None:
     port = urlsplit(site.url).port
     changes = {name: text.format(port=port) for name, text in given.items()}
-    ran = run_module("k3s", "k3s_download", wanted(tmp_path, site, **changes))
+    ran = run_module("k3s_download", wanted(tmp_path, site, **changes))
     assert leaked(ran.stdout + ran.stderr) == []
     assert "fleet:wrong" not in ran.stdout + ran.stderr
     assert json.loads(ran.stdout).get("failed", False) is bool(given)
@@ -425,7 +425,7 @@ def test_password_of_a_mirror_does_not_follow_a_redirect(tmp_path: Path) -> None
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         login = {"username": "mirror", "password": PLANTED["token"], "timeout": 10}
-        page = load("k3s/library/k3s_download.py").Page(login)
+        page = k3s_download.Page(login)
         page.open(f"http://127.0.0.1:{server.server_port}/k3s").close()
         server.shutdown()
         thread.join()
@@ -433,9 +433,7 @@ def test_password_of_a_mirror_does_not_follow_a_redirect(tmp_path: Path) -> None
 
 
 def test_proxy_of_the_board_counts_where_the_inventory_has_none(tmp_path: Path, site: Site) -> None:
-    found = answer(
-        "k3s", "k3s_download", wanted(tmp_path, site, http_proxy="", no_proxy=""), http_proxy=site.url
-    )
+    found = answer("k3s_download", wanted(tmp_path, site, http_proxy="", no_proxy=""), http_proxy=site.url)
     assert found["changed"] is True
 
 
@@ -448,8 +446,8 @@ HOSTS = """\
         jetson: "{{ given | combine({'network': {'addresses': lan}}, recursive=true) }}"
         cacheable: true
     - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {}, files: {}}}
-    - ansible.builtin.import_role: {name: nvidia_docker, tasks_from: plan}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_no_proxy }}"}
     - ansible.builtin.copy:
         content: "{{ [preflight_no_proxy, __k3s_proxy, __nvidia_docker_proxy] | to_json }}"
@@ -500,7 +498,7 @@ def test_each_board_goes_to_the_cluster_without_the_proxy(tmp_path: Path, releas
         play_text(
             tmp_path, HOSTS.replace("CONTEXT", str(context)), *arguments,
             groups={**groups, "k3s_cluster": {**groups["server"], **groups["agent"]}}, variables=variables,
-            ANSIBLE_FILTER_PLUGINS=str(ROLES / "preflight/filter_plugins"), PYTHONPATH=python_path(release),
+            PYTHONPATH=python_path(release),
         )  # fmt: skip
         return {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in names}
 
@@ -526,7 +524,7 @@ CONFIGURE = """\
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
     - ansible.builtin.set_fact: {preflight_no_proxy: {k3s: [localhost, 10.42.0.0/16], docker: [localhost]}}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: configure}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: configure}
     - ansible.builtin.copy:
         content: "{{ __k3s_configured | to_json }}"
         dest: "{{ there }}/result.json"
@@ -603,7 +601,7 @@ def test_binary_is_downloaded_by_the_proxy_and_the_mirror_with_their_passwords(
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: binary}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: binary}
 """
     variables = {
         "k3s_version": "v1", "jetson_k3s_proxy": {"http_proxy": site.url},

@@ -10,13 +10,12 @@ from urllib.parse import quote
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import redact
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.planted import COMMAND, EXEC_START, FLAGS, PLANTED, UNIT, leaked
-from tests.unit.roles.loading import Data, load
-
-redact = load("redact/module_utils/redact.py")
+from tests.unit.roles.places import Data
 
 # Parts of a planted secret. Between them is anything that its form can carry.
 PARTS = ("Qzx7", "x7Qz", "zQ7x")

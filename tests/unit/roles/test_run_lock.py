@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible import context  # type: ignore[import-untyped] # ansible-core has no types
+from ansible_collections.jetson_k3s.cluster.plugins.filter import run_lock as runs
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import file_locks
+from ansible_collections.jetson_k3s.cluster.plugins.modules import run_lock as lock
 
 from tests.docs import CHECKOUT
-from tests.unit.roles.loading import load
+from tests.unit.roles.places import COLLECTION
 from tests.unit.roles.playing import Run, play_text
-
-lock = load("run_lock/library/run_lock.py")
-file_locks = load("atomic_files/module_utils/file_locks.py")
-runs = load("run_lock/filter_plugins/run_lock.py")
 
 NOW = 1000.0  # seconds of the board's clock
 ANNA = {
@@ -194,15 +193,15 @@ PLAYBOOK = """\
   gather_facts: false
   tasks:
     - block:
-        - ansible.builtin.import_role: {name: run_lock}
+        - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock}
         - ansible.builtin.fail:
           when: inventory_hostname in fails
       always:
-        - ansible.builtin.import_role: {name: run_lock, tasks_from: release_failed}
+        - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock, tasks_from: release_failed}
 - hosts: all
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: run_lock, tasks_from: release}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock, tasks_from: release}
 """
 
 
@@ -243,11 +242,11 @@ def test_role_that_fails_on_a_locked_board_releases_it(tmp_path: Path) -> None:
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: run_lock, tasks_from: around}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock, tasks_from: around}
       vars: {__run_lock_role: failing}
 """
     variables = {"__run_lock_path": str(lock), "__run_lock_uploads": str(tmp_path)}
-    roles = f"{CHECKOUT}/roles:{tmp_path}/roles"
+    roles = f"{tmp_path}/roles"
     ran = play_text(tmp_path, text, variables=variables, fails=True, ANSIBLE_ROLES_PATH=roles)
     assert "locked: True" in ran.stdout
     assert not lock.exists()
@@ -267,8 +266,8 @@ def test_no_lock_is_held_where_a_batch_can_end_the_playbook(playbook: Path) -> N
             for part in [*task.get("block", [task]), *task.get("always", [])]
             for role in [part.get("ansible.builtin.import_role", {"name": ""})]
         ]
-        locks = ("run_lock", None) in imported
-        releases = ("run_lock", "release") in imported
+        locks = (f"{COLLECTION}.run_lock", None) in imported
+        releases = (f"{COLLECTION}.run_lock", "release") in imported
         if "serial" in one:
             assert not held
             assert locks == releases

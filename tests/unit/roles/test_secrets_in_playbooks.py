@@ -82,7 +82,7 @@ def test_explanation_of_a_failure_shows_the_journal_without_its_secrets(
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jetson_facts, tasks_from: explain}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jetson_facts, tasks_from: explain}
       vars: {__jetson_facts_unit: k3s, __jetson_facts_trouble: K3s has ended.}
 """)
     run = ansible(tmp_path, programs, playbook)
@@ -113,9 +113,9 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jetson_facts}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: server_token}
-    - ansible.builtin.import_role: {name: k3s, tasks_from: configure}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jetson_facts}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: server_token}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: configure}
 """)
     run = ansible(tmp_path, programs, playbook, f"-e{json.dumps(variables)}", f"-e@{tokens}")
     assert run.returncode == 0, run.stdout

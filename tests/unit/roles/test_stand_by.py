@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as plugin_role
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_stand_by as to_container
+from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts, k3s_reset
+from ansible_collections.jetson_k3s.cluster.plugins.modules import stand_by_container as container
 
-from tests.unit.roles.loading import ROLES, Data, load
-
-plugin_role = load("gpu_device_plugin/filter_plugins/gpu_device_plugin.py")
-to_container = load("gpu_device_plugin/filter_plugins/gpu_device_plugin_stand_by.py")
-container = load("gpu_device_plugin/library/stand_by_container.py")
+from tests.unit.roles.places import ROLES, Data
 
 PLAIN = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "preset": "koordinator"}}}
@@ -193,7 +193,6 @@ def test_run_that_fails_in_between_is_made_good_by_the_next_one(refused: str) ->
 
 
 def test_reset_removes_the_container_and_its_settings() -> None:
-    reset = load("k3s_reset/library/k3s_reset.py")
-    assert container.LABEL == reset.STAND_BY_LABEL
-    assert container.LABEL == load("jetson_facts/library/jetson_facts.py").STAND_BY_LABEL
-    assert to_container.CONFIG_DIRECTORY in reset.TREES
+    assert container.LABEL == k3s_reset.STAND_BY_LABEL
+    assert container.LABEL == jetson_facts.STAND_BY_LABEL
+    assert to_container.CONFIG_DIRECTORY in k3s_reset.TREES

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from tests.planted import EXEC_START, leaked
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import COLLECTION, Data
 from tests.unit.roles.scripted import AGENT, BEGIN, BOARDS, OTHER_AGENT, SERVER, Calls, play_scripted
 
 GONE = {"installed": False, "active": False, "enabled": False, "command": None}
@@ -26,7 +26,10 @@ def of_board(**facts: Any) -> Data:
 
 def role(name: str, entry: str = "main", **variables: Any) -> str:
     """A play that has the facts and uses an entry point of a role."""
-    used = {"ansible.builtin.import_role": {"name": name, "tasks_from": entry}, "vars": variables}
+    used = {
+        "ansible.builtin.import_role": {"name": f"{COLLECTION}.{name}", "tasks_from": entry},
+        "vars": variables,
+    }
     return f"{BEGIN}    - {json.dumps(used)}\n"
 
 

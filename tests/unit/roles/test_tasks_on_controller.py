@@ -8,13 +8,16 @@ from pathlib import Path
 
 from tests.docs import CHECKOUT
 from tests.hostile import answers
-from tests.unit.roles.loading import Data
+from tests.unit.roles.places import Data
 from tests.unit.roles.playing import Run, play_text
 from tests.unit.roles.scripted import BEGIN, SERVER, play_scripted
 
 # Backups
 
-BACKUP = BEGIN.replace("k3s_cluster", "server") + "    - ansible.builtin.import_role: {name: k3s_backup}\n"
+BACKUP = (
+    BEGIN.replace("k3s_cluster", "server")
+    + "    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s_backup}\n"
+)
 
 
 def back_up(directory: Path, other: Data | None = None, *, fails: bool = False) -> Run:
@@ -52,7 +55,7 @@ PRUNE = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: k3s_backup, tasks_from: prune}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s_backup, tasks_from: prune}
       vars: {__k3s_backup_pruned: "{{ there }}"}
 """
 

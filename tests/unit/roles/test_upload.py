@@ -16,12 +16,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import file_locks, uploads
 
-from tests.unit.roles.loading import ROLES, load
+from tests.unit.roles.places import COLLECTION, ROLES
 from tests.unit.roles.playing import Run, play_text
-
-file_locks = load("atomic_files/module_utils/file_locks.py")
-uploads = load("upload/module_utils/uploads.py")
 
 NOBODY = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="runs processes of another user")
@@ -242,12 +240,12 @@ def test_every_upload_is_removed_in_an_always_section() -> None:
         for block in (task for task in yaml.safe_load(path.read_text()) or [] if "block" in task):
             for inner in [block, *(task for task in block["block"] if "block" in task)]:
                 direct = [task.get("ansible.builtin.import_role", {}) for task in inner["block"]]
-                if {"name": "upload", "tasks_from": "copy"} in direct:
+                if {"name": f"{COLLECTION}.upload", "tasks_from": "copy"} in direct:
                     uploads += 1
                     last = [task.get("ansible.builtin.import_role", {}) for task in inner["always"]]
-                    removals += {"name": "upload", "tasks_from": "remove"} in last
+                    removals += {"name": f"{COLLECTION}.upload", "tasks_from": "remove"} in last
     everywhere = "".join(path.read_text() for path in ROLES.glob("*/tasks/*.yml"))
-    assert uploads == removals == everywhere.count("name: upload\n") // 2 > 0
+    assert uploads == removals == everywhere.count(f"name: {COLLECTION}.upload\n") // 2 > 0
 
 
 WHEEL = "a-1-py3-none-any.whl"
@@ -266,7 +264,7 @@ PLAYBOOK = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.import_role: {name: jtop, tasks_from: packages}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jtop, tasks_from: packages}
 """
 
 
@@ -318,7 +316,7 @@ CHECK = """\
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
     - ansible.builtin.set_fact: {preflight_bundle_info: "{{ bundle }}"}
-    - ansible.builtin.import_role: {name: jtop, tasks_from: check.yml}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.jtop, tasks_from: check.yml}
 """
 
 

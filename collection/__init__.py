@@ -1,2 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""The playbooks and roles as an Ansible collection: `python -m collection.build` makes it."""

@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ansible callback: control characters in a board's text are shown, and the terminal does not obey them.
+
+Ansible prints what a module says as it is: a failure, a warning, an exception. With escape sequences a board
+could change what is on the screen, or have the terminal do more than that. Every text goes through
+`sys.stdout` or `sys.stderr`, so these are filtered.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from typing import TextIO
+
+from ansible.constants import COLOR_CODES  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped] # as above
+
+DOCUMENTATION = """
+name: terminal
+type: aggregate
+short_description: Control characters are shown, and not obeyed
+description: Replaces control characters in all that Ansible prints, but for its own colours.
+"""
+
+# Ansible's colours, as its `stringc` writes them.
+COLOURS = "|".join(map(re.escape, sorted({"0", *COLOR_CODES.values()})))
+CONTROL = re.compile(rf"\x1b\[(?:{COLOURS})m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def shown(text: str) -> str:
+    """The text with control characters in a readable form. Lines, tabs and Ansible's colours stay."""
+    return CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\x{ord(found[0]):02x}", text)
+
+
+class Filtered:
+    """A stream that writes no control character."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(shown(text))
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._stream, name)
+
+
+class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
+    """Filters both streams from its start on. Ansible starts it before the first task."""
+
+    CALLBACK_VERSION = 2.0
+    CALLBACK_TYPE = "aggregate"
+    CALLBACK_NAME = "terminal"
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("stdout", "stderr"):
+            stream = getattr(sys, name)
+            if not isinstance(stream, Filtered):
+                setattr(sys, name, Filtered(stream))

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the modules that write and read bundles have in common. Runs on the controller."""
+
+import hashlib
+import json
+import os
+import re
+import tarfile
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import content_of_config
+
+BLOCK = 1 << 20
+LARGEST_DOCUMENT = 4 << 20  # what registries take for a manifest
+DIGEST = re.compile("^[0-9a-fA-F]{64}$")
+
+
+class BundleError(Exception):
+    """The bundle cannot be used; the text says why."""
+
+
+def sha256(path):
+    """Hexadecimal SHA-256 of a file."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as handle:
+        for block in iter(lambda: handle.read(BLOCK), b""):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def parse_sums(text):
+    """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
+    sums = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        digest, _, name = line.partition("  ")
+        if not DIGEST.match(digest) or not name or "/" in name:
+            raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
+        sums[name] = digest.lower()
+    return sums
+
+
+def documents(archive):
+    """{name: content} of the files of an archive that are small enough to be JSON about an image.
+
+    One pass, because a gzipped archive can be read from front to end only.
+    """
+    with tarfile.open(archive) as tar:
+        return {
+            member.name: tar.extractfile(member).read()
+            for member in tar
+            if member.isfile() and member.size <= LARGEST_DOCUMENT
+        }
+
+
+def archived_images(archive):
+    """{image name: (id, identity in every store)} of a `docker save` archive, by its manifest.json."""
+    found = documents(archive)
+    if "manifest.json" not in found:
+        raise BundleError("{}: it has no manifest.json".format(os.path.basename(archive)))
+    images = {}
+    for entry in json.loads(found["manifest.json"].decode("utf-8")):
+        # "<id>.json" up to Docker 24, "blobs/sha256/<id>" since: the name is the id.
+        digest = os.path.basename(entry["Config"]).split(".")[0]
+        if entry["Config"] not in found:
+            raise BundleError("{}: it lacks {}".format(os.path.basename(archive), entry["Config"]))
+        content = content_of_config(json.loads(found[entry["Config"]].decode("utf-8")))
+        for name in entry.get("RepoTags") or []:
+            images[familiar_name(name)] = ("sha256:" + digest, content)
+    return images
+
+
+def familiar_name(name):
+    """An image's name as `docker image ls` prints it: without Docker's default registry."""
+    for prefix in ("docker.io/library/", "docker.io/"):
+        if name.startswith(prefix):
+            return name[len(prefix) :]
+    return name

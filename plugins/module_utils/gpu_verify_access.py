@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of who gets the GPU: a pod that asks, a user who is not root, a pod that does not ask.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import re
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_device_query import (
+    SIMULATED,
+    complaint,
+    parse,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
+    COMPUTE,
+    COMPUTED,
+    DEVICE_QUERY,
+    gpu_nodes,
+    pod,
+    uninvited_pod,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Skipped
+
+USER = 1000  # the first user of a Jetson, and of most images
+READY = "ready"
+# Programs for the plugin's image, which has no shell. This one gives what it sees.
+NODES = """
+import os, stat
+
+def nodes():
+    for directory, _, names in os.walk("/dev"):
+        for path in (os.path.join(directory, name) for name in names):
+            if stat.S_ISCHR(os.lstat(path).st_mode):
+                yield path
+"""
+LOOK = ("python3.11", "-c", NODES + "print(*nodes(), '{}', sep='\\n')".format(READY))
+# Prints its user and groups, and each device node with owner, group, mode and the error of opening it. Then
+# becomes the program that is given to it.
+AS_USER = (
+    "python3.11",
+    "-c",
+    NODES
+    + """
+import sys
+print("user {} with groups {}".format(os.getuid(), " ".join(map(str, sorted(os.getgroups())))))
+for path in nodes():
+    node, error = os.stat(path), ""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY))
+    except OSError as failure:
+        error = failure.strerror
+    print("node {} {}:{} {:o} {}".format(path, node.st_uid, node.st_gid, node.st_mode & 0o7777, error))
+sys.stdout.flush()
+os.execvp(sys.argv[1], sys.argv[1:])
+""",
+)
+NODE = re.compile(r"^node (/dev/\S+) ([0-9]+):([0-9]+) ([0-7]{1,4}) (.*)$", re.MULTILINE)
+# What the kernel says where a container's device rules, and not owner, group and mode, refuse a node.
+REFUSED = "Operation not permitted"
+# Nodes that every container has (OCI runtime-spec, config-linux.md, "Default Devices").
+OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptmx|pts/.*)$")
+# On every L4T the GPU's memory is the board's; CUDA tells less by what the driver keeps.
+MEMORY_TOLERANCE = 0.1
+
+
+def run_query(bench, record, manifest):
+    """Run deviceQuery in a pod to its end; return (what it says, its output)."""
+    name = manifest["metadata"]["name"]
+    bench.start(record, manifest)
+    phase = bench.wait_end(record, name)
+    text = bench.log(name)
+    return dict(parse(text), phase=phase, output=text.splitlines()), text
+
+
+def judge(query, text):
+    """Raise CheckFailed unless deviceQuery has passed."""
+    if query["phase"] != "Succeeded" or query["result"] != "PASS" or not query["detected"]:
+        raise CheckFailed("deviceQuery did not pass (pod {phase}): {}".format(complaint(text), **query))
+
+
+def device_query(bench, gpu, record):
+    """A pod that asks for the GPU runs deviceQuery to its end; writes `device_query` into `gpu`."""
+    own = bench.params["own_image"]
+    params = dict(bench.params, image=own or bench.params["image"])
+    command = params["own_command"] if own else DEVICE_QUERY
+    query, text = run_query(bench, record, pod("devicequery", params, command))
+    gpu["device_query"] = query
+    judge(query, text)
+    record.prove(
+        '"{device}", compute capability {compute_capability}, {multiprocessors} multiprocessors, '
+        "Result = {result}".format(**query)
+    )
+    record.prove("image {}".format(params["image"]))
+
+
+def cuda_kernel(bench, gpu, record):
+    """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
+    name = "kernel"
+    bench.start(record, pod(name, bench.params, COMPUTE))
+    said = bench.heard(record, name, COMPUTED, "compute on the GPU")
+    gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
+    record.prove(said.group(0))
+    if gpu["kernel"]["simulated"]:
+        record.prove("SIMULATED: no GPU ran this kernel")
+
+
+def non_root(bench, record):
+    """deviceQuery passes for a user who is only in the group video."""
+    group = bench.params["video_group"]
+    if group is None:
+        raise Skipped("the board has no group video")
+    security = {"runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "supplementalGroups": [group]}
+    command = [*AS_USER, *DEVICE_QUERY]
+    query, text = run_query(bench, record, pod("nonroot", bench.params, command, security=security))
+    nodes = [found for found in NODE.findall(text) if not OF_EVERY_CONTAINER.match(found[0])]
+    closed = [found for found in nodes if found[4]]
+    record.prove("opens {} of {} device nodes".format(len(nodes) - len(closed), len(nodes)))
+    for found in closed:
+        record.prove("closed to this user: {} (owner {}, group {}, mode {}): {}".format(*found))
+    judge(query, text)
+    user = next((line for line in text.splitlines() if line.startswith("user ")), "?")
+    record.prove("deviceQuery passes as {}".format(user))
+    refused = [found[0] for found in closed if found[2] == str(group) and found[4] == REFUSED]
+    if refused:
+        raise CheckFailed(
+            "the container's device rules refuse nodes of the group video: {}".format(", ".join(refused))
+        )
+
+
+def uninvited(bench, record):
+    """List the GPU's device nodes in a pod without a request: none are allowed in strict mode."""
+    name = "uninvited"
+    bench.start(record, uninvited_pod(name, bench.params, LOOK))
+    phase = bench.wait_end(record, name)
+    text = bench.log(name)
+    if READY not in text.splitlines():
+        raise CheckFailed("the pod without a request did not list its devices (it {})".format(phase))
+    nodes = gpu_nodes(text)
+    who = "a pod that says NVIDIA_VISIBLE_DEVICES=all and asks for nothing"
+    if not nodes:
+        record.prove("{} has no GPU device node".format(who))
+        return
+    record.prove("{} has {} GPU device nodes: {}".format(who, len(nodes), ", ".join(nodes)))
+    if bench.params["strict"]:
+        raise CheckFailed(
+            "a pod that did not ask for {} got {}: strict mode is not in force on this board".format(
+                bench.params["resource"], ", ".join(nodes)
+            )
+        )
+    record.prove("nvidia_docker_strict is off: any image may take the GPU")
+
+
+def unified_memory(params, gpu, record):
+    """CUDA says that CPU and GPU share their memory, and its size is the board's."""
+    query = gpu["device_query"]
+    if query["integrated"] is None or query["memory_bytes"] is None:
+        raise Skipped("deviceQuery does not tell about its memory")
+    seen, board = query["memory_bytes"], params["memory_bytes"]
+    record.prove("integrated GPU sharing host memory: {}".format("yes" if query["integrated"] else "no"))
+    record.prove("CUDA sees {} MiB, the board has {} MiB".format(seen >> 20, board >> 20))
+    if not query["integrated"]:
+        raise CheckFailed("CUDA does not call this GPU integrated: is another GPU in the board?")
+    if gpu["limited"] and seen < board:
+        record.prove("a pod sees only its own share of the memory")
+    elif abs(seen - board) > MEMORY_TOLERANCE * board:
+        raise CheckFailed("CUDA sees {} MiB of the board's {} MiB".format(seen >> 20, board >> 20))

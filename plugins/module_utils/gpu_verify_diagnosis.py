@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What helps to see why a check did not pass: the node, the pods, their events and output, the plugin's log.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import holders, why
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError, get, run
+
+# One of them is on a node.
+PLUGIN = "app.kubernetes.io/name in (tegra-device-plugin, tegra-dra-driver)"
+PLUGIN_NAMESPACE = "kube-system"
+LINES = 20
+
+
+def plugin_pod(node):
+    """The plugin's pod on a node that is not about to go, None without one."""
+    found = get(
+        "pods",
+        "--namespace=" + PLUGIN_NAMESPACE,
+        "--selector=" + PLUGIN,
+        "--field-selector=spec.nodeName=" + node,
+    )
+    items = [item for item in found["items"] if "deletionTimestamp" not in item["metadata"]] if found else []
+    return items[0] if items else None
+
+
+def plugin_log(item):
+    """The last lines of a plugin's pod."""
+    name = item["metadata"]["name"]
+    return run("logs", "--namespace=" + PLUGIN_NAMESPACE, "--tail={}".format(LINES), name)
+
+
+def about_node(params):
+    """What a node says about itself."""
+    name, resource = params["node"], params["resource"]
+    node = get("node", name)
+    if node is None:
+        return ["the cluster has no such node"]
+    status = node["status"]
+    lines = ["{type}={status}: {message}".format(**entry) for entry in status.get("conditions", [])]
+    if params["api"] == claims.DRA:
+        lines.extend(
+            "device {}: {}".format(device["name"], ", ".join(claims.taints(device)) or "not tainted")
+            for device in claims.devices(name)
+        )
+    else:
+        lines.extend(
+            "{} {}: {}".format(kind, resource, (status.get(kind) or {}).get(resource, "none"))
+            for kind in ("capacity", "allocatable")
+        )
+    lines.extend("{} is allocated to {}".format(resource, holder) for holder in holders(params))
+    return lines
+
+
+def about_plugin(node):
+    """State and last output of the plugin on a node."""
+    item = plugin_pod(node)
+    if item is None:
+        return ["no pod with {} is on this node".format(PLUGIN)]
+    return ["{}: {}".format(item["metadata"]["name"], why(item)), *plugin_log(item).splitlines()]
+
+
+def about_events(bench):
+    """The events of the proof's namespace, the newest last."""
+    events = sorted(
+        bench.events(), key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
+    )
+    return [
+        "{} {} {}: {}".format(
+            event.get("type"), event.get("reason"), event["involvedObject"].get("name"), event.get("message")
+        )
+        for event in events[-LINES:]
+    ]
+
+
+def about_pods(bench):
+    """Where the proof's pods are."""
+    pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
+    return ["{}: {}".format(item["metadata"]["name"], why(item)) for item in pods["items"]]
+
+
+def about_output(bench):
+    """The last lines of the proof's pods."""
+    pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
+    lines = []
+    for item in pods["items"]:
+        name = item["metadata"]["name"]
+        if any(entry.get("containerID") for entry in item["status"].get("containerStatuses", [])):
+            log = run("logs", name, "--namespace=" + bench.namespace, "--tail={}".format(LINES))
+            lines.extend("{}: {}".format(name, line) for line in log.splitlines())
+    return lines
+
+
+def diagnose(bench):
+    """The complete diagnosis: a source that fails has its error, an empty one is left out."""
+    node = bench.params["node"]
+    sources = (
+        ("node {}".format(node), lambda: about_node(bench.params)),
+        ("pods of {}".format(bench.namespace), lambda: about_pods(bench)),
+        ("events of {}".format(bench.namespace), lambda: about_events(bench)),
+        ("output of the pods", lambda: about_output(bench)),
+        ("device plugin", lambda: about_plugin(node)),
+    )
+    diagnosis = []
+    for source, look in sources:
+        try:
+            lines = look()
+        except (KubectlError, OSError) as error:
+            lines = str(error).splitlines()
+        if lines:
+            diagnosis.append({"source": source, "lines": lines})
+    return diagnosis

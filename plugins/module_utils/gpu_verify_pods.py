@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pods on one node, in a namespace of their own: made, watched, ended and removed.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import json
+import re
+import time
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    KubectlError,
+    WatchTimeoutError,
+    condition,
+    get,
+    is_true,
+    run,
+    wait_until,
+)
+
+# Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
+GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
+# What the plugin's image does by CUDA: device_query.py and compute.py of its commands. The first tells what
+# it sees, the second runs a kernel. A holder then runs until it is ended.
+PLUGIN = ("python3.11", "-m", "tegra_device_plugin")
+DEVICE_QUERY = (*PLUGIN, "device-query")
+COMPUTE = (*PLUGIN, "compute")
+COMPUTED = re.compile(r"^computed \d+ numbers on .*$", re.MULTILINE)
+HOLD = (*COMPUTE, "--hold")
+END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
+# How that one ends: by itself, or by SIGKILL with its container, whichever is faster.
+ENDED = (0, 128 + 9)
+# The pods of an interrupted run end after this time.
+POD_DEADLINE_SECONDS = 900
+# States of a container from which it does not get out by itself, and for which a proof need not wait.
+HOPELESS = (
+    "CreateContainerConfigError",
+    "CreateContainerError",
+    "ErrImageNeverPull",
+    "InvalidImageName",
+    "RunContainerError",
+)
+# Reasons of containers whose program never ran: of dockershim and cri-dockerd, and of containerd.
+NEVER_RAN = ("ContainerCannotRun", "StartError")
+
+
+def pod(name, params, command, limit=None, security=None):
+    """Manifest of a pod that is scheduled to the node and asks for `limit` devices, or for its share."""
+    container = {
+        "name": "main",
+        "image": params["image"],
+        "imagePullPolicy": "Never",
+        "command": list(command),
+    }
+    spec = {
+        # By label, not by nodeName: the scheduler is part of what is proven.
+        "nodeSelector": {"kubernetes.io/hostname": params["node"]},
+        "tolerations": [{"operator": "Exists"}],
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": 1,
+        "activeDeadlineSeconds": POD_DEADLINE_SECONDS,
+        "automountServiceAccountToken": False,
+        "containers": [container],
+    }
+    if params["api"] == claims.DRA:
+        claims.ask(spec, limit or params["share"])
+    else:
+        container["resources"] = {"limits": {params["resource"]: limit or params["share"]}}
+    if params["runtime_class"]:
+        spec["runtimeClassName"] = params["runtime_class"]
+    if security:
+        spec["securityContext"] = security
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
+
+
+def holder(name, params, limit=None):
+    """A pod that computes on the GPU and keeps running with its memory allocated."""
+    return pod(name, params, HOLD, limit=limit)
+
+
+def uninvited_pod(name, params, command):
+    """The same for a pod that does not ask but says that it sees all devices, as many images do."""
+    manifest = pod(name, params, command)
+    manifest["spec"].pop("resourceClaims", None)
+    container = manifest["spec"]["containers"][0]
+    del container["resources"]
+    container["env"] = [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]
+    return manifest
+
+
+def gpu_nodes(listing):
+    """GPU device nodes in a listing of device nodes."""
+    return sorted(line for line in listing.splitlines() if GPU_NODES.match(line))
+
+
+def finished(item):
+    """Has the pod ended, well or not?"""
+    return item["status"].get("phase") in ("Succeeded", "Failed")
+
+
+def states(item):
+    """The states of a pod's containers."""
+    return [
+        state
+        for container in item["status"].get("containerStatuses", [])
+        for state in container.get("state", {}).values()
+    ]
+
+
+def ended(item):
+    """Has the pod ended, or is it gone?"""
+    return not item or finished(item)
+
+
+def never_ran(item):
+    """Has the pod ended because its program could not be started?"""
+    return any(state.get("reason") in NEVER_RAN for state in states(item))
+
+
+def settled(item):
+    """Has the pod ended, or is there no use in waiting for it?"""
+    return finished(item) or any(state.get("reason") in HOPELESS for state in states(item))
+
+
+def running(item):
+    """Does the pod run (or is there no use in waiting for that)?"""
+    return settled(item) or is_true(item, "Ready")
+
+
+def none_left(params):
+    """The scheduler's words where the node has nothing left of what the pods ask for."""
+    return claims.NONE_LEFT if params["api"] == claims.DRA else "Insufficient " + params["resource"]
+
+
+def refused(words):
+    """A test whether the scheduler has refused a pod in these words."""
+
+    def check(item):
+        scheduled = condition(item, "PodScheduled")
+        return scheduled.get("status") == "False" and words in scheduled.get("message", "")
+
+    return check
+
+
+def why(item):
+    """Why a pod is where it is, in one line for people."""
+    if item is None:
+        return "the pod never appeared"
+    status = item["status"]
+    words = [
+        status.get("phase"),
+        status.get("reason"),
+        status.get("message"),
+        condition(item, "PodScheduled").get("message"),
+    ]
+    words += [state.get(key) for state in states(item) for key in ("reason", "message")]
+    return ": ".join(word for word in words if word)
+
+
+def last_words(text):
+    """The end of a program's output, in one line."""
+    lines = text.strip().splitlines()
+    return 'it says: "{}"'.format(lines[-1]) if lines else "it says nothing"
+
+
+def warning(events, name):
+    """The newest failure of a pod among events (FailedCreatePodSandBox, Failed, ...), '' without one."""
+    told = [
+        event
+        for event in events
+        if event.get("reason", "").startswith("Failed") and event["involvedObject"].get("name") == name
+    ]
+    told.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return "{reason}: {message}".format(**told[-1]) if told else ""
+
+
+class Bench:
+    """The namespace of one node's proof. `params` are the module's: node, image, resource, timeout, ..."""
+
+    def __init__(self, params):
+        self.params = params
+        self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
+
+    def open(self, manifests=()):
+        """Make the namespace with these objects in it, after removing what a cut-off run left."""
+        self.close()
+        run("create", "namespace", self.namespace)
+        # Pods are refused until the namespace has its service account.
+        self._wait(lambda item: True, "the service account", "serviceaccount", "default")
+        for manifest in manifests:
+            self._create(manifest)
+
+    def close(self):
+        """Delete the namespace and wait until the GPU is free."""
+        # Pods first, each by itself: of pods that go together, API servers before 1.21 give a running one the
+        # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
+        self.clear()
+        try:
+            run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
+        except KubectlError:
+            # Kubernetes ends a namespace when all APIs of the cluster answer, also that of a metrics-server
+            # which has not started yet. Then it goes by itself.
+            if not (get("namespace", self.namespace) or {}).get("metadata", {}).get("deletionTimestamp"):
+                raise
+
+    def clear(self):
+        """Delete all pods and wait until the GPU is free."""
+        run("delete", "pods", "--all", "--namespace=" + self.namespace, "--grace-period=1", self._timeout())
+
+    def start(self, record, manifest):
+        """Create a pod."""
+        self._create(manifest)
+        record.note("{} created".format(manifest["metadata"]["name"]))
+
+    def wait(self, name, satisfied, what):
+        """Wait for a pod; CheckFailed says what it did instead."""
+        return self._wait(satisfied, what, "pod", name)
+
+    def wait_end(self, record, name):
+        """Wait until a pod has ended by itself; return its phase."""
+        item = self.wait(name, settled, "{} ending".format(name))
+        if not finished(item) or never_ran(item):
+            raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
+        record.note("{} ended: {}".format(name, item["status"]["phase"]))
+        return item["status"]["phase"]
+
+    def wait_refused(self, record, name, holders):
+        """Wait until the scheduler refuses a pod because the holders have every GPU."""
+        no_more = refused(none_left(self.params))
+        item = self.wait(name, lambda item: no_more(item) or running(item), "{} Pending".format(name))
+        if not no_more(item):
+            raise CheckFailed("{} was not Pending although {} had every GPU".format(name, holders))
+        record.note("{} Pending: {}".format(name, condition(item, "PodScheduled")["message"]))
+
+    def end(self, record, name):
+        """Let a holder end by itself."""
+        self.run(name, *END, accept=ENDED)
+        self.wait_end(record, name)
+
+    def run(self, name, *command, **options):
+        """Run a command in a pod; return its output. KubectlError has its last words."""
+        return run("exec", name, "--namespace=" + self.namespace, "--", *command, **options)
+
+    def heard(self, record, name, said, what):
+        """Wait until a pod's program says so, running or at its end; return the match. `what` is its deed."""
+        item = self.wait(name, running, "{} running".format(name))
+        if not (is_true(item, "Ready") or finished(item)) or never_ran(item):
+            raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
+        record.note("{} {}".format(name, item["status"]["phase"]))
+        self.log(name, lambda text: said.search(text) or ended(self.get(name)))
+        text = self.log(name)  # again: of one that has ended meanwhile these are the last words
+        match = said.search(text)
+        if match is None:
+            raise CheckFailed(
+                "{} could not {} ({}): {}".format(name, what, why(self.get(name) or None), last_words(text))
+            )
+        record.note("{}: {}".format(name, match.group(0)))
+        return match
+
+    def computed(self, record, name):
+        """Wait until a holder has computed on the GPU; return its output."""
+        return self.heard(record, name, COMPUTED, "compute on the GPU").string
+
+    def get(self, name):
+        """A pod as it is now, {} if it is gone."""
+        return get("pod", name, "--namespace=" + self.namespace) or {}
+
+    def events(self):
+        """The namespace's events."""
+        return (get("events", "--namespace=" + self.namespace) or {"items": []})["items"]
+
+    def log(self, name, complete=None):
+        """A pod's output, waited for until `complete`, a test of the text, is content with it."""
+        deadline = time.monotonic() + self.params["timeout"]
+        while True:
+            text = run("logs", name, "--namespace=" + self.namespace)
+            if complete is None or complete(text) or time.monotonic() > deadline:
+                return text
+            time.sleep(0.2)
+
+    def story(self, name, item):
+        """Where a pod is, in one line; what it does not tell itself its last failure does."""
+        if item and any(state.get("message") for state in states(item)):
+            return why(item)
+        return "; ".join(part for part in (why(item), warning(self.events(), name)) if part)
+
+    def _wait(self, satisfied, what, *argv):
+        try:
+            return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.namespace, *argv)
+        except WatchTimeoutError as timeout:
+            detail = self.story(argv[1], timeout.last) if argv[0] == "pod" else "it never appeared"
+            raise CheckFailed("{} ({})".format(timeout, detail)) from timeout
+
+    def _create(self, manifest):
+        run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+
+    def _timeout(self):
+        return "--timeout={}s".format(self.params["timeout"])
+
+
+def requested(item, resource):
+    """The number of devices allocated to a pod; 0 for a finished pod."""
+    if finished(item):
+        return 0
+    return sum(
+        int(container.get("resources", {}).get("limits", {}).get(resource, 0))
+        for container in item["spec"]["containers"]
+    )
+
+
+def holders(params):
+    """Pods (namespace/name) that use the node's resource."""
+    node, resource = params["node"], params["resource"]
+    if params["api"] == claims.DRA:
+        return claims.claimants(node)
+    pods = get("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + node) or {"items": []}
+    return [
+        "{namespace}/{name}".format(**item["metadata"])
+        for item in pods["items"]
+        if requested(item, resource) > 0
+    ]

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of pods with the GPU across a restart of the kubelet, and across a reboot of the board.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import time
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_diagnosis import (
+    PLUGIN_NAMESPACE,
+    plugin_pod,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node import WORDS
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
+    COMPUTE,
+    COMPUTED,
+    finished,
+    holder,
+    holders,
+    last_words,
+    running,
+    why,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_sharing import hand_over
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    KubectlError,
+    WatchTimeoutError,
+    is_true,
+    run,
+    wait_until,
+)
+
+POLL_SECONDS = 1.0
+# The message of kubectl if the program started and failed.
+EXITED = "command terminated with exit code"
+# The log lines of a successful registration.
+REGISTERED = {"device-plugin": "registered {}", claims.DRA: "registered with the kubelet"}
+SURVIVOR = "survivor"
+
+
+def identity(item):
+    """What a restart of a pod's container would change: its id and the count of restarts."""
+    status = item["status"]["containerStatuses"][0]
+    return {"container": status.get("containerID"), "restarts": status.get("restartCount")}
+
+
+def registrations(params):
+    """The plugin's container on the node, and how often it says that a kubelet took its registration."""
+    item = plugin_pod(params["node"])
+    if item is None:
+        raise CheckFailed("no pod that serves the GPU is on {}".format(params["node"]))
+    log = run("logs", "--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"])
+    said = REGISTERED[params["api"]].format(params["resource"])
+    return dict(identity(item), count=log.count(said))
+
+
+def before_restart(bench, record):
+    """Start a pod with the GPU before the kubelet restarts. Returns its identity."""
+    name = "holder"
+    bench.start(record, holder(name, bench.params))
+    bench.computed(record, name)
+    return dict(identity(bench.get(name)), registrations=registrations(bench.params))
+
+
+def compute_again(bench, record, name):
+    """Compute in a new process of the running pod, which has to open the device nodes."""
+    deadline = time.monotonic() + bench.params["timeout"]
+    while True:
+        try:
+            said = COMPUTED.search(bench.run(name, *COMPUTE)).group(0)
+        except KubectlError as error:
+            if EXITED in str(error) or time.monotonic() > deadline:
+                words = last_words(str(error).partition(EXITED)[0])
+                raise CheckFailed("{} cannot compute on the GPU any more: {}".format(name, words)) from error
+            time.sleep(POLL_SECONDS)  # the way to a kubelet that has just started may not be there yet
+        else:
+            record.prove("a new process in it, after the restart: {}".format(said))
+            return
+
+
+def wait_registered(bench, before, record):
+    """Wait until the plugin has registered with the new kubelet and the node offers its GPUs again."""
+    params = bench.params
+    deadline = time.monotonic() + params["timeout"]
+    said = "no answer"
+    while time.monotonic() < deadline:
+        try:
+            now = registrations(params)
+            # Another container has its own log.
+            same = now["container"] == before["container"]
+            if now["count"] > (before["count"] if same else 0):
+                record.note("{} has registered again".format(WORDS[params["api"]]))
+                return
+            said = "no new registration in its log"
+        except (CheckFailed, KubectlError) as error:  # an API server that restarts as well, or its kubelet
+            said = str(error)
+        time.sleep(POLL_SECONDS)
+    raise CheckFailed(
+        "{} did not register again within {} s: {}".format(WORDS[params["api"]], params["timeout"], said)
+    )
+
+
+def wait_offered(bench, count, record):
+    """Wait until the node is Ready and offers `count` GPUs."""
+    params = bench.params
+
+    def offers(node):
+        if not is_true(node, "Ready"):
+            return False
+        if params["api"] == claims.DRA:
+            return len(claims.devices(params["node"])) == count
+        return int((node["status"].get("allocatable") or {}).get(params["resource"], 0)) == count
+
+    try:
+        wait_until(
+            offers, "{} {}".format(count, params["resource"]), params["timeout"], "node", params["node"]
+        )
+    except WatchTimeoutError as timeout:
+        raise CheckFailed(
+            "after the restart the node does not offer it again: {}".format(timeout)
+        ) from timeout
+    record.note("node {} offers {} {}".format(params["node"], count, params["resource"]))
+
+
+def restarted(bench, gpu, before, record):
+    """After the kubelet's restart: the holder has not noticed, and the rest of the GPUs is all there is."""
+    params, name = bench.params, "holder"
+    wait_registered(bench, before["registrations"], record)
+    wait_offered(bench, gpu["allocatable"], record)
+    item = bench.wait(name, running, "{} running on".format(name))
+    if not is_true(item, "Ready"):
+        raise CheckFailed("the pod with the GPU does not run any more: {}".format(why(item)))
+    if identity(item) != {key: before[key] for key in ("container", "restarts")}:
+        raise CheckFailed("the pod with the GPU was restarted")
+    record.prove("the pod with the GPU is the same container, {}".format(before["container"]))
+    compute_again(bench, record, name)
+    found = holders(params)
+    if len(found) != 1:
+        raise CheckFailed("expected one pod with the GPU, found {}".format(", ".join(found)))
+    record.prove("allocatable is {} again, allocated to {}".format(gpu["allocatable"], found[0]))
+    # Asking for all of them tells whether the new kubelet and the scheduler know of the holder.
+    waiter = "waiter"
+    bench.start(record, holder(waiter, params, limit=gpu["allocatable"]))
+    bench.wait_refused(record, waiter, name)
+    if gpu["replicas"] == 1:
+        hand_over(bench, record, [name], waiter)
+    else:
+        bench.start(record, holder("sharer", params))
+        bench.computed(record, "sharer")
+    record.prove("the restarted kubelet gives the GPU out: a further pod runs with it")
+
+
+def before_reboot(bench, record):
+    """Start a pod that has the GPU and no controller, before the board reboots. Returns its identity.
+
+    The kubelet admits it once more after the boot. If it refuses the pod, nobody makes another one.
+    """
+    manifest = holder(SURVIVOR, bench.params)
+    manifest["spec"]["restartPolicy"] = "Always"
+    bench.start(record, manifest)
+    bench.computed(record, SURVIVOR)
+    return identity(bench.get(SURVIVOR))
+
+
+def rebooted(bench, gpu, before, record):
+    """After the reboot: the pod was not refused, and computes again."""
+
+    def is_back(item):
+        return finished(item) or (is_true(item, "Ready") and identity(item)["restarts"] > before["restarts"])
+
+    item = bench.wait(SURVIVOR, is_back, "{} running again".format(SURVIVOR))
+    if finished(item):
+        raise CheckFailed("the pod with the GPU did not survive the reboot: {}".format(why(item)))
+    started = item["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
+    record.prove("the kubelet refused nothing: the same pod runs again, since {}".format(started))
+    bench.computed(record, SURVIVOR)
+    record.prove("it computes on the GPU again")
+    wait_offered(bench, gpu["allocatable"], record)

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Checks of the number of pods with the GPU, and of their memory limits.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import re
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
+    gpu_nodes,
+    holder,
+    none_left,
+    pod,
+    why,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Skipped
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import is_true
+
+# What `sharing` has proven of an exclusive GPU, and of a shared one.
+CONCURRENCY = "{waiter} was Pending ({none_left}) while {holders} ran"
+TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending ({none_left})"
+# How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and what it says then.
+ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
+ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
+LIMITED_PODS = 2
+# Of its share that each pod must get: on a board CUDA's contexts take something of it.
+ENOUGH_PERCENT = 75
+# The program allocates in steps of 16 MiB (STEP_MIB, cuda/program.py): of less than four, one is too much.
+LEAST_MIB = 64
+GREEDY, NEIGHBOUR = "greedy", "neighbour"
+
+
+def see_nodes(text, gpu, record, name):
+    """A holder's output names GPU device nodes; writes `device_nodes` into `gpu`."""
+    nodes = gpu_nodes(text)
+    if not nodes:
+        raise CheckFailed(
+            "{} runs, but no GPU device node is inside it: is nvidia the default runtime?".format(name)
+        )
+    gpu["device_nodes"] = nodes
+    record.prove("{} has {} GPU device nodes, among them {}".format(name, len(nodes), nodes[-1]))
+
+
+def hold_all(bench, gpu, record):
+    """Fill the node with holders; one pod more must wait. Returns (holders, waiter), by name."""
+    count = gpu["allocatable"] // bench.params["share"]
+    names = ["pod{}".format(number) for number in range(1, count + 1)]
+    waiter = "pod{}".format(count + 1)
+    for name in names:
+        bench.start(record, holder(name, bench.params))
+    said = [bench.computed(record, name) for name in names]
+    see_nodes(said[0], gpu, record, names[0])
+    bench.start(record, holder(waiter, bench.params))
+    bench.wait_refused(record, waiter, ", ".join(names))
+    # Only overlap proves sharing, and exclusiveness: all holders must be there now.
+    for name in names:
+        if not is_true(bench.get(name), "Ready"):
+            raise CheckFailed("{} ended before {} was seen waiting".format(name, waiter))
+    return names, waiter
+
+
+def hand_over(bench, record, names, waiter):
+    """A holder ends and the waiter runs; then all end, so that the namespace is deleted fast."""
+    bench.end(record, names[0])
+    bench.computed(record, waiter)
+    record.prove("{} computes on the GPU since {} has ended".format(waiter, names[0]))
+    for name in [*names[1:], waiter]:
+        bench.end(record, name)
+
+
+def sharing(bench, gpu, record, proof):
+    """As many pods as GPUs run together, one more waits until one of them ends; `proof` is the evidence."""
+    names, waiter = hold_all(bench, gpu, record)
+    words = none_left(bench.params)
+    record.prove(proof.format(holders=", ".join(names), waiter=waiter, none_left=words))
+    hand_over(bench, record, names, waiter)
+
+
+def allocate(bench, record, name, mib):
+    """Allocate `mib` MiB in a pod with a share; return (allocated MiB, output)."""
+    bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
+    said = bench.heard(record, name, ALLOCATED, "allocate")
+    return int(said.group(1)), said.group(0)
+
+
+def share_of_memory(gpu):
+    """Return what a pod's share of memory is, and what CUDA can have of it, in MiB."""
+    share = gpu["memory_bytes"] * (gpu["devices"] // LIMITED_PODS) // gpu["devices"] >> 20
+    return share, share - (gpu["context_bytes"] >> 20)
+
+
+def check_limit(got, share, usable):
+    """Raise CheckFailed unless the greedy one was out of memory where its share ends, in MiB."""
+    if got > share:
+        raise CheckFailed(
+            "{} got {} MiB, expected at most its share of {} MiB: nothing limits it".format(
+                GREEDY, got, share
+            )
+        )
+    if got * 100 < usable * ENOUGH_PERCENT:
+        raise CheckFailed(
+            "{} was out of memory at {} MiB, expected about its share of {} MiB: other "
+            "programs use the rest".format(GREEDY, got, share)
+        )
+
+
+def limits(bench, gpu, record):
+    """A pod that wants more than its share is out of memory; its neighbour has his, before and after."""
+    share, usable = share_of_memory(gpu)
+    if gpu["devices"] < LIMITED_PODS or usable < LEAST_MIB:
+        raise Skipped(
+            "it takes {} pods with {} MiB or more each, and half of the offered memory is {} MiB".format(
+                LIMITED_PODS, LEAST_MIB, max(usable, 0)
+            )
+        )
+    within = usable * ENOUGH_PERCENT // 100
+    # The neighbour first: what greed does to those who are there already is the question.
+    kept, said = allocate(bench, record, NEIGHBOUR, within)
+    if kept < within:
+        raise CheckFailed(
+            "{} got {} MiB, expected the requested {} MiB of its share of {} MiB: other "
+            "programs use the rest".format(NEIGHBOUR, kept, within, share)
+        )
+    record.prove("{}: {}".format(NEIGHBOUR, said))
+    got, said = allocate(bench, record, GREEDY, 2 * share)
+    record.prove("{}, whose share is {} MiB: {}".format(GREEDY, share, said))
+    check_limit(got, share, usable)
+    item = bench.get(NEIGHBOUR)
+    if not item or not is_true(item, "Ready"):
+        raise CheckFailed(
+            "{} does not run any more since {} was out of memory, expected it to notice nothing: {}".format(
+                NEIGHBOUR, GREEDY, why(item or None)
+            )
+        )
+    record.prove("{} still runs".format(NEIGHBOUR))
+    bench.clear()

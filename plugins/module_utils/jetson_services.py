@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Configuration of the services on a board: units, daemon.json, K3s, jtop.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import glob
+import json
+import os
+import re
+import shlex
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
+    first,
+    parse_version,
+    read,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact, redact_data
+
+# Flags of dockerd whose key in daemon.json has another name (moby cmd/dockerd/config*.go).
+FLAG_KEYS = {
+    "D": "debug",
+    "G": "group",
+    "H": "hosts",
+    "b": "bridge",
+    "g": "data-root",
+    "l": "log-level",
+    "s": "storage-driver",
+    "default-ulimit": "default-ulimits",
+    "dns-opt": "dns-opts",
+    "exec-opt": "exec-opts",
+    "graph": "data-root",
+    "host": "hosts",
+    "insecure-registry": "insecure-registries",
+    "label": "labels",
+    "log-opt": "log-opts",
+    "registry-mirror": "registry-mirrors",
+    "storage-opt": "storage-opts",
+}
+
+# Where pip, Debian's Python and our role jtop put packages; jetson-stats insists on the system's Python.
+PACKAGES = (
+    "usr/lib/python3*/dist-packages",
+    "usr/local/lib/python3*/dist-packages",
+    "usr/local/lib/jetson-k3s/jtop-*",
+)
+JTOP = "usr/local/bin/jtop"
+# The second line of the program that role jtop writes.
+JTOP_OWN = "\n# Written by Ansible (role jtop)."
+
+# Where K3s reads its configuration (pkg/configfilearg/parser.go); a file is far smaller than this.
+K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
+K3S_FILE_BYTES = 1 << 16
+# Those of the settings with which K3s was installed that matter here.
+SETTINGS = ("data-dir", "node-name")
+# Data of a server whose data store is embedded etcd.
+ETCD = "var/lib/rancher/k3s/server/db/etcd"
+# K3s' tokens on a server, and the role's file for releases of K3s that write no `agent-token`.
+SERVERS_TOKEN = "var/lib/rancher/k3s/server/token"  # noqa: S105 - a file
+AGENTS_TOKENS = ("var/lib/rancher/k3s/server/agent-token", "etc/rancher/k3s/jetson-k3s.agent-token")
+# What comes before the secret in a token that K3s has written (pkg/clientaccess/token.go).
+BEFORE_SECRET = re.compile("^K10[0-9a-f]{64}::[^:]+:")
+# By it role k3s_backup knows that a restore was not finished.
+UNFINISHED_RESTORE = "var/lib/rancher/k3s/restore.json"
+# K3s' short names of these settings (pkg/cli/cmds); K3s takes them as keys, too.
+SHORT = {"d": "data-dir", "i": "node-ip"}
+# A key with its value, or the first of several, in a file of K3s; a flag with its value. Switches have none.
+KEY = re.compile(
+    r"""(?:^|[{,])[ \t]*["']?([\w-]+)["']?\+?[ \t]*:(?:[ \t]+|(?=["'\[\n]|$))["'\[]*([^\s"'\],}]*)""",
+    re.MULTILINE,
+)
+FLAG = re.compile(r"\s--?([\w-]+)(?:=|\s+(?!-))?(\S*)")
+# Environment files of K3s' units, from the template of role k3s and from K3s' install.sh.
+K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/{}.service.env")
+
+# Files with credentials of registries, K3s' own and the kubelet's for Docker, and how role k3s begins each.
+REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
+CREDENTIALS, OWN_JSON = "var/lib/kubelet/config.json", '{\n    "written-by": "Ansible (role k3s)'
+
+# What makes Docker trust a registry of role image_supply; its directory has the registry's name.
+SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
+
+
+def parse_units(text):
+    """Output of `systemctl show` on several units, as {unit: {property: value}}; repeated ones as lines."""
+    units = {}
+    for block in text.strip().split("\n\n"):
+        properties = {}
+        for line in block.splitlines():
+            key, _, value = line.partition("=")
+            properties[key] = properties[key] + "\n" + value if key in properties else value
+        if "Id" in properties:
+            units[properties["Id"]] = properties
+    return units
+
+
+def unit_state(properties):
+    """What the roles ask about one unit; facts are shown, so its command is without secrets."""
+    exec_start = re.search(r"argv\[\]=(.*?) ;", redact(properties.get("ExecStart", "")))
+    return {
+        "installed": properties.get("LoadState") == "loaded",
+        "active": properties.get("ActiveState") == "active",
+        "enabled": properties.get("UnitFileState") == "enabled",
+        "command": exec_start.group(1) if exec_start else None,
+    }
+
+
+def words(text):
+    """Words of a line as a shell divides it; a line with an open quote is divided at its blanks."""
+    try:
+        return shlex.split(text, comments=True)
+    except ValueError:
+        return text.split()
+
+
+def environment(root, properties):
+    """The variables that a unit gives its program, files after settings as in systemd.exec(5)."""
+    values = dict(pair.split("=", 1) for pair in words(properties.get("Environment", "")) if "=" in pair)
+    for entry in properties.get("EnvironmentFiles", "").splitlines():
+        for line in (read(root, entry.split(" (")[0].lstrip("/")) or "").splitlines():
+            name, sign, value = line.strip().partition("=")
+            if sign and not name.startswith(("#", ";")):
+                values[name] = " ".join(words(value))
+    return values
+
+
+def arguments(command, variables):
+    """A unit's command as arguments, variables put in as by systemd: `$A` as words, `${A}` as text."""
+    result = []
+    for word in (command or "").split():
+        if re.match(r"^\$\w+$", word):
+            result.extend(variables.get(word[1:], "").split())
+        else:
+            result.append(re.sub(r"\$\{(\w+)\}", lambda match: variables.get(match.group(1), ""), word))
+    return result
+
+
+def _unique(pairs):
+    """An object of JSON. ValueError names a key that stands there twice: readers keep the last one alone."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError("the key {} is there twice".format(next(key for key in keys if keys.count(key) > 1)))
+    return found
+
+
+def daemon_json(root):
+    """State of Docker's configuration file: {exists, error, config}; the error names line and column.
+
+    Its proxies may have passwords, which are left out.
+    """
+    text = read(root, "etc/docker/daemon.json")
+    if text is None or not text.strip():
+        return {"exists": text is not None, "error": None, "config": {}}
+    try:
+        config = json.loads(text, object_pairs_hook=_unique)
+    except ValueError as error:
+        return {"exists": True, "error": str(error), "config": {}}
+    if not isinstance(config, dict):
+        return {"exists": True, "error": "the top level is not a JSON object", "config": {}}
+    return {"exists": True, "error": None, "config": redact_data(config)}
+
+
+def daemon_flags(command_line):
+    """Flags of dockerd, each with its key in daemon.json: dockerd refuses to start with both."""
+    flags = {}
+    for argument in command_line[1:]:
+        flag = argument.split("=", 1)[0]
+        if not flag.startswith("--"):
+            flag = flag[:2]  # -Hfd:// and -H fd:// are the same
+        if flag.startswith("-"):
+            flags[flag] = FLAG_KEYS.get(flag.lstrip("-"), flag.lstrip("-"))
+    return flags
+
+
+def k3s_files(root):
+    """K3s' configuration files without secrets and comment lines, by their path below /etc/rancher/k3s.
+
+    They are in K3s' order of reading. The controller parses them: a board may have no YAML parser.
+    """
+    directory = os.path.join(root, K3S_DIRECTORY, K3S_FILE + ".d")
+    names = sorted(os.listdir(directory)) if os.path.isdir(directory) else []
+    paths = [K3S_FILE] + [
+        "{}.d/{}".format(K3S_FILE, name) for name in names if name.lower().endswith((".yaml", ".yml"))
+    ]
+    texts = ((path, read(root, os.path.join(K3S_DIRECTORY, path), K3S_FILE_BYTES)) for path in paths)
+    return {path: re.sub(r"(?m)^[ \t]*#.*$", "", redact(text)) for path, text in texts if text is not None}
+
+
+def k3s_environment(root, units):
+    """K3s' own variables in the environment of its units, by the unit's name."""
+    found = {}
+    for name in ("k3s", "k3s-agent"):
+        unit = units.get(name + ".service", {})
+        files = [path.format(name) for path in K3S_ENVIRONMENT] + unit.get(
+            "EnvironmentFiles", ""
+        ).splitlines()
+        given = environment(
+            root, {"Environment": unit.get("Environment", ""), "EnvironmentFiles": "\n".join(files)}
+        )
+        found[name] = redact_data({key: value for key, value in given.items() if key.startswith("K3S_")})
+    return found
+
+
+def k3s_given(files, command):
+    """[(setting, value)] of K3s' `files`, and after them of a unit's command. A switch has the value ''."""
+    pairs = [pair for text in files.values() for pair in KEY.findall(text)] + FLAG.findall(command or "")
+    return [(SHORT.get(name, name), value) for name, value in pairs]
+
+
+def k3s_settings(files, command):
+    """The settings that K3s has now, null where neither its `files` nor its unit's command name them.
+
+    Of several files the last one counts, and before them all a flag.
+    """
+    found = dict.fromkeys(SETTINGS)
+    found.update((name, value) for name, value in k3s_given(files, command) if name in found and value)
+    return found
+
+
+def on_etcd(root):
+    """Has this server, or had it, embedded etcd as its data store?"""
+    return os.path.isdir(os.path.join(root, ETCD))
+
+
+def agents_join_with(root):
+    """Which token the cluster of this server has for agents: 'own', or 'servers'. None without a cluster."""
+    servers, agents = read(root, SERVERS_TOKEN), first([read(root, path) for path in AGENTS_TOKENS])
+    if not servers:
+        return None
+    return "servers" if BEFORE_SECRET.sub("", agents or servers) == BEFORE_SECRET.sub("", servers) else "own"
+
+
+def unfinished_restore(root):
+    """Where an unfinished restore has kept this server's data, '' if there were none; None without one."""
+    text = read(root, UNFINISHED_RESTORE)
+    if text is None:
+        return None
+    try:
+        return str(json.loads(text)["kept"] or "")
+    except (KeyError, TypeError, ValueError):
+        return ""
+
+
+def author(root, path, own):
+    """Who has written a file, 'role' if it begins like the role's `own`, or 'owner'; None without a file.
+
+    Its text is no fact, as it may have passwords.
+    """
+    text = read(root, path)
+    if text is None:
+        return None
+    return "role" if text.startswith(own) else "owner"
+
+
+def registries(root):
+    """Who has written K3s' registries.yaml."""
+    return author(root, REGISTRIES, OWN)
+
+
+def credentials(root):
+    """Who has written the kubelet's config.json."""
+    return author(root, CREDENTIALS, OWN_JSON)
+
+
+def image_supply_facts(root, unit, program):
+    """The registry that role image_supply runs on one board, and those that this board's Docker trusts."""
+    trust = glob.glob(os.path.join(root, SUPPLY_TRUST))
+    state = unit_state(unit)
+    state["program"] = program
+    state["trusted"] = sorted(os.path.basename(os.path.dirname(path)) for path in trust)
+    return state
+
+
+def jtop_facts(root, unit):
+    """jtop: the newest jetson-stats for the system's Python, and its service."""
+    found = [
+        parse_version(r"jetson_stats-(\d+(?:\.\d+)*)", os.path.basename(path))
+        for directory in PACKAGES
+        for path in glob.glob(os.path.join(root, directory, "jetson_stats-*-info"))
+    ]
+    versions = [version for version in found if version]
+    state = unit_state(unit)
+    program = read(root, JTOP)
+    state["program"] = None if program is None else "role" if JTOP_OWN in program else "owner"
+    state["version"] = max(versions, key=lambda text: [int(part) for part in text.split(".")], default=None)
+    return state

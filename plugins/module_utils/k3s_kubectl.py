@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`k3s kubectl` for the modules that run on a K3s server: calls, and waiting on watch events.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import contextlib
+import json
+import os
+import select
+import subprocess
+import time
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
+
+K3S = "/usr/local/bin/k3s"
+CHUNK = 65536
+# What kubectl says when no API server listens (k8s.io/kubectl, pkg/cmd/util/helpers.go): it did nothing.
+NOBODY_LISTENS = "was refused - did you specify the right host or port?"
+# Within these an API server listens again whose K3s restarts, as it does when another server is lost.
+RESTART_SECONDS = 20
+# Dynamic Resource Allocation.
+DRA = "resource.k8s.io/v1"
+# K3s' label of a node that is a member of its embedded etcd (pkg/etcd/member_controller.go).
+MEMBER = "node-role.kubernetes.io/etcd"
+# K3s' condition of such a node since 1.25.16, 1.26.11, 1.27.8 and 1.28.4; False: a learner (k3s#8724). In
+# releases before, a learner has no node yet: its API server starts when it is a voter.
+VOTER = "EtcdIsVoter"
+# Annotation of a node that we have cordoned. It stays if the run is interrupted.
+CORDONED = "jetson-k3s.github.io/cordoned"
+
+
+class KubectlError(Exception):
+    """kubectl failed; the text is its message, without secrets."""
+
+    def __init__(self, text):
+        super(KubectlError, self).__init__(redact(text))
+
+
+class WatchTimeoutError(Exception):
+    """What was waited for did not come; `last` is the object as last seen, None if it never existed."""
+
+    def __init__(self, text, last):
+        super(WatchTimeoutError, self).__init__(text)
+        self.last = last
+
+
+def run(*argv, **options):
+    """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0).
+
+    It is ended after `timeout` seconds, if that is given. It is called again while the API server restarts.
+    """
+    deadline = time.monotonic() + RESTART_SECONDS
+    while True:
+        code, out, problem = _called(argv, options)
+        if code in options.get("accept", (0,)):
+            return out
+        if NOBODY_LISTENS not in problem or time.monotonic() > deadline:
+            raise KubectlError("kubectl {}: {}".format(" ".join(argv), problem))
+        time.sleep(1)
+
+
+def _called(argv, options):
+    """Exit code, output and complaint of one call."""
+    process = subprocess.Popen(
+        [K3S, "kubectl", *argv],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        universal_newlines=True,
+    )
+    try:
+        out, err = process.communicate(options.get("stdin", ""), options.get("timeout"))
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise KubectlError(
+            "kubectl {}: no answer within {} s".format(" ".join(argv), options["timeout"])
+        ) from None
+    return process.returncode, out, err.strip() or out.strip()
+
+
+def get(*argv):
+    """`kubectl get ARGV -o json`, parsed; None when the object does not exist."""
+    out = run("get", "--ignore-not-found", "--output=json", *argv)
+    return json.loads(out) if out.strip() else None
+
+
+def listed(*argv):
+    """The items of `kubectl get ARGV`, of which there may be none; old versions then print nothing."""
+    found = get(*argv)
+    return found["items"] if found else []
+
+
+def knows(api):
+    """Does the server serve this group and version?"""
+    return api in run("api-versions").split()
+
+
+def claim_users(claims, driver, pool=None):
+    """Pods (namespace/name) with a claim for a device of this driver, in this pool if one is given."""
+
+    def devices(claim):
+        allocation = (claim.get("status") or {}).get("allocation") or {}
+        return (allocation.get("devices") or {}).get("results") or []
+
+    return sorted(
+        "{}/{}".format(claim["metadata"]["namespace"], user["name"])
+        for claim in claims
+        if any(one["driver"] == driver and pool in (None, one["pool"]) for one in devices(claim))
+        for user in claim["status"].get("reservedFor") or []
+    )
+
+
+def wait_until(satisfied, what, timeout, *argv):
+    """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
+
+    The watch is started again when it ends early (the API server restarts).
+    Raises WatchTimeoutError after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    last = None
+    while time.monotonic() < deadline:
+        process = subprocess.Popen(
+            [K3S, "kubectl", "get", "--watch", "--output=json", *_as_list(argv)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            for item in _objects(process.stdout, deadline):
+                last = item
+                if satisfied(item):
+                    return item
+        finally:
+            process.kill()
+            process.communicate()
+        time.sleep(
+            min(1.0, max(0.0, deadline - time.monotonic()))
+        )  # the watch broke: do not hammer the server
+    raise WatchTimeoutError("{} did not happen within {} s".format(what, timeout), last)
+
+
+def _as_list(argv):
+    """The same object as a list of one.
+
+    Of an object by its name kubectl does not tell the first event of the watch, which is meant to be what it
+    has just printed: kubectl misses changes in between (k8s.io/kubectl, pkg/cmd/get/get.go). Of a list it
+    watches from where that ends.
+    """
+    words = [place for place, word in enumerate(argv) if not word.startswith("-")]
+    if len(words) == 1:
+        return argv
+    name = words[1]
+    return (*argv[:name], "--field-selector=metadata.name=" + argv[name], *argv[name + 1 :])
+
+
+def _objects(pipe, deadline):
+    """Objects of a watch, JSON documents one after the other, until it ends or the deadline passes."""
+    decoder, text = json.JSONDecoder(), ""
+    while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
+        chunk = os.read(pipe.fileno(), CHUNK)
+        if not chunk:
+            return
+        text = (text + chunk.decode("utf-8", "replace")).lstrip()  # raw_decode refuses a space in front
+        with contextlib.suppress(ValueError):  # the rest is no complete document yet
+            while True:
+                item, end = decoder.raw_decode(text)
+                text = text[end:].lstrip()
+                yield item
+
+
+def condition(item, name):
+    """One entry of status.conditions, {} without it."""
+    conditions = (item.get("status") or {}).get("conditions") or []
+    return next((entry for entry in conditions if entry.get("type") == name), {})
+
+
+def voter(node):
+    """Is this member of embedded etcd a voter? None for a node that is no member."""
+    if MEMBER not in node["metadata"].get("labels", {}):
+        return None
+    return not condition(node, VOTER) or is_true(node, VOTER)
+
+
+def is_true(item, name):
+    """Does the object have this condition with status True?"""
+    return condition(item, name).get("status") == "True"

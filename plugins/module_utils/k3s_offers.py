@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a node offers: extended resources, and the number of devices that claims can have of each DRA driver.
+
+Used on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import time
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    DRA,
+    WatchTimeoutError,
+    condition,
+    knows,
+    listed,
+    wait_until,
+)
+
+# Interval of checks of the devices that claims can get.
+POLL_SECONDS = 2
+
+
+class NotOfferedError(Exception):
+    """The node is not Ready, or does not offer what it has to; the text says what is missing."""
+
+
+def extended(node, which="allocatable"):
+    """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
+    resources = node["status"].get(which) or {}
+    return {name: int(number) for name, number in resources.items() if "/" in name and int(number) > 0}
+
+
+def devices(name):
+    """The devices of a node that claims can have, {driver: number}; a taint may be without effect."""
+    free = {}
+    if knows(DRA):
+        for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
+            for device in item["spec"].get("devices") or []:
+                if all(taint["effect"] == "None" for taint in device.get("taints") or []):
+                    driver = item["spec"]["driver"]
+                    free[driver] = free.get(driver, 0) + 1
+    return free
+
+
+def short(found, offers):
+    """What is missing of what there has to be, in words; '' if nothing is."""
+    return ", ".join(
+        "{} {} instead of {}".format(found.get(name, 0), name, number)
+        for name, number in sorted(offers.items())
+        if found.get(name, 0) < number
+    )
+
+
+def lacking(node, offers, boot_id=None):
+    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
+    if node is None:
+        return "it has not registered"
+    if boot_id and node["status"].get("nodeInfo", {}).get("bootID") != boot_id:
+        return "its kubelet has not reported since the board started"
+    ready = condition(node, "Ready")
+    if ready.get("status") != "True":
+        return "it is not Ready: {}".format(ready.get("message", "the kubelet has not reported"))
+    return short(extended(node), offers)
+
+
+def wait_offered(name, offers, timeout, boot_id=None):
+    """Wait until the node is Ready and offers as much; returns the node. NotOfferedError."""
+    deadline = time.monotonic() + timeout
+    resources = {key: number for key, number in offers.items() if "/" in key}
+    of_drivers = {key: number for key, number in offers.items() if "/" not in key}
+    try:
+        node = wait_until(lambda node: not lacking(node, resources, boot_id), name, timeout, "node", name)
+    except WatchTimeoutError as error:
+        missing = lacking(error.last, resources, boot_id)
+        raise NotOfferedError("after {} s {}".format(timeout, missing)) from error
+    while of_drivers:
+        missing = short(devices(name), of_drivers)
+        if not missing:
+            break
+        if time.monotonic() > deadline:
+            raise NotOfferedError("after {} s {}".format(timeout, missing))
+        time.sleep(POLL_SECONDS)
+    return node

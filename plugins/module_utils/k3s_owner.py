@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which board of the inventory a node of the cluster belongs to. The board's hostname decides nothing.
+
+The role records the board in the Secret with which K3s keeps the name of a node. Only servers can write it:
+a kubelet writes its own Node, and with K3s' flannel an agent may write the status of every Node.
+
+Runs on the board: Python 3.6 compatible.
+"""
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError, get, run
+
+# Annotation of the Secret.
+RECORD = "jetson-k3s.github.io/board"
+NAMESPACE = "--namespace=kube-system"
+# K3s' name of the Secret (pkg/nodepassword), and a line for each with the record, which may be empty.
+PASSWORD = ".node-password.k3s"  # noqa: S105 - a name
+ANNOTATION = "{.metadata.annotations.jetson-k3s\\.github\\.io/board}"
+TEMPLATE = '{range .items[*]}{.metadata.name}{"\\t"}' + ANNOTATION + '{"\\n"}{end}'
+REFUSAL = (
+    "the cluster and the inventory do not say that it is the node of {board} (they say: {other}), and what "
+    "{board} calls itself does not count. Nothing was changed. If it is its node, type on a server: "
+    "sudo k3s kubectl -n kube-system annotate secret {secret} jetson-k3s.github.io/board={board} --overwrite"
+)
+
+
+def owner(name, record, addresses, boards):
+    """The board of a node, '' if it is of none, or if nobody can know.
+
+    `boards` are the addresses that the inventory gives each of its boards. A record of a board that is in the
+    inventory decides. Otherwise the board has the name or an address of the node.
+    """
+    if record in boards:
+        return record
+    named = [board for board in boards if board.lower() == name]
+    reached = [board for board in boards if set(addresses) & set(boards[board])]
+    found = named or reached
+    return found[0] if len(found) == 1 else ""
+
+
+def addresses_of(node):
+    """Addresses that a Node has in its status."""
+    listed = ((node or {}).get("status") or {}).get("addresses") or []
+    return [entry["address"] for entry in listed if entry["type"] != "Hostname"]
+
+
+def records():
+    """The records of all nodes of the cluster, by node."""
+    lines = run("get", "secrets", NAMESPACE, "--output=jsonpath=" + TEMPLATE).splitlines()
+    pairs = (line.partition("\t") for line in lines)
+    return {name[: -len(PASSWORD)]: record for name, _, record in pairs if name.endswith(PASSWORD)}
+
+
+def recorded(secret):
+    """The record in a Secret, '' without one."""
+    return ((secret or {}).get("metadata") or {}).get("annotations", {}).get(RECORD, "")
+
+
+def password(name):
+    """The Secret that keeps the name of a node; None without one."""
+    return get(NAMESPACE, "secret", name + PASSWORD)
+
+
+def check_owner(node, secret, params, new=False):
+    """KubectlError if the node, or its name, is not of the board.
+
+    `params` has its `name`, the `board` and all `boards`. With `new` a node without an owner is of the board:
+    the cluster did not know it before this run.
+    """
+    if node is None and secret is None:
+        return
+    name, board = params["name"], params["board"]
+    found = owner(name, recorded(secret), addresses_of(node), params["boards"])
+    if found != board and not (new and not found and not recorded(secret)):
+        raise KubectlError(REFUSAL.format(board=board, other=found or "none", secret=name + PASSWORD))
+
+
+def record_arguments(secret, params):
+    """Arguments of `kubectl annotate` that record the board; empty if it is recorded, or cannot be."""
+    if secret is None or recorded(secret) == params["board"]:
+        return []
+    return ["secret", params["name"] + PASSWORD, "{}={}".format(RECORD, params["board"])]

@@ -1,0 +1,164 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Verify an offline bundle, or the images that were built here, and return its content. Changes nothing."""
+
+import os
+import re
+import tarfile
+
+import yaml
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
+    BundleError,
+    archived_images,
+    parse_sums,
+    sha256,
+)
+
+DOCUMENTATION = r"""
+module: bundle_info
+short_description: Verify an offline bundle and return its content
+description:
+  - Runs on the controller. Compares every file that SHA256SUMS lists and reads image ids from the archives.
+  - A damaged bundle does not fail the module; preflight turns its errors into findings.
+options:
+  path: {type: path, required: true, description: Directory of the bundle.}
+  k3s_version:
+    description: >-
+      Without a bundle the release of K3s that boards download. O(path) then has no index, and the plugin's
+      images as C(make image) writes them, if there are any.
+"""
+
+RETURN = r"""
+path: {description: Directory of the bundle.}
+indexed: {type: bool, description: 'Is it a bundle?'}
+versions: {type: dict, description: The content of bundle.yml. Without a bundle C(k3s_version) only.}
+files:
+  type: dict
+  description: >-
+    State of each file of SHA256SUMS by its name: C(sha256), C(error), and ids (C(images)) and identities
+    (C(contents)) of images by name or C(packages) with their versions.
+errors: {type: list, description: Reasons why the bundle cannot be used.}
+"""
+
+KEYS = ("k3s_version", "plugin_image", "pause_image")
+FORMAT = 1
+BUILT = ("tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin-amd64.tar.gz")
+# As images/arm64/build.py has them, in a checkout.
+SOURCES = ("images/arm64", "plugin/gpu_limit", "plugin/tegra_device_plugin")
+# NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
+DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
+JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
+
+
+def package_versions(archive):
+    """{package: version} of an archive of Debian packages, by the names of its files."""
+    with tarfile.open(archive) as tar:
+        matches = map(DEB.match, tar.getnames())
+        return {match.group(1): match.group(2).replace("%3a", ":") for match in matches if match}
+
+
+def check_file(path, expected):
+    """State of one listed file: {sha256, error, images, contents, packages}."""
+    state = {"sha256": None, "images": {}, "contents": {}, "packages": {}, "error": "missing"}
+    if not os.path.isfile(path):
+        return state
+    state["sha256"] = sha256(path)
+    if state["sha256"] != expected:
+        return dict(state, error="SHA-256 is {}, SHA256SUMS says {}".format(state["sha256"], expected))
+    try:
+        if path.endswith(".tar.gz"):
+            images = archived_images(path)
+            state["images"] = {name: image for name, (image, _) in images.items()}
+            state["contents"] = {name: content for name, (_, content) in images.items()}
+        elif os.path.basename(path).startswith("debs-"):
+            state["packages"] = package_versions(path)
+    except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:
+        kind = "Debian packages" if os.path.basename(path).startswith("debs-") else "`docker save`"
+        return dict(state, error="not an archive of {}: {}".format(kind, error))
+    return dict(state, error=None)
+
+
+def read_versions(path):
+    """The content of bundle.yml; BundleError when it is not one of ours."""
+    try:
+        with open(path) as handle:
+            content = yaml.safe_load(handle)
+    except yaml.YAMLError as error:
+        raise BundleError("bundle.yml is not YAML: {}".format(error)) from error
+    if not isinstance(content, dict) or content.get("version") != FORMAT:
+        raise BundleError("bundle.yml does not say `version: {}`".format(FORMAT))
+    missing = [key for key in KEYS if not isinstance(content.get(key), str)]
+    if missing:
+        raise BundleError("bundle.yml lacks {}".format(", ".join(missing)))
+    return content
+
+
+def check_wheels(versions, sums):
+    """BundleError unless the wheels of bundle.yml are files of SHA256SUMS, whose names have no directory."""
+    jtop = versions.get("jtop")
+    if jtop is None:
+        return
+    wheels = jtop.get("wheels") if isinstance(jtop, dict) else None
+    if not isinstance(wheels, list) or not JTOP_VERSION.match(str(jtop.get("version"))):
+        raise BundleError("bundle.yml: jtop must have `version` (such as 4.3.2) and `wheels` (a list)")
+    unlisted = [str(name) for name in wheels if str(name) not in sums]
+    if unlisted:
+        raise BundleError("bundle.yml: jtop has wheels that SHA256SUMS lacks: {}".format(", ".join(unlisted)))
+
+
+def inspect(path):
+    """Content of the bundle at path, and what is wrong with it."""
+    facts = {"path": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
+    try:
+        with open(os.path.join(path, "SHA256SUMS")) as handle:
+            sums = parse_sums(handle.read())
+        facts["files"] = {
+            name: check_file(os.path.join(path, name), digest) for name, digest in sorted(sums.items())
+        }
+        facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
+        check_wheels(facts["versions"], sums)
+    except (BundleError, OSError) as error:
+        facts["errors"].append(str(error))
+    return facts
+
+
+def newest_source(checkout):
+    """Modification time of the newest file that the plugin's image is built from, in Unix seconds."""
+    paths = [os.path.join(checkout, "pyproject.toml")]
+    for source in SOURCES:
+        for directory, _, names in os.walk(os.path.join(checkout, source)):
+            if not directory.endswith("__pycache__"):
+                sources = [name for name in names if not name.endswith((".md", ".pyi"))]
+                paths += [os.path.join(directory, name) for name in sources]
+    return max([os.path.getmtime(path) for path in paths if os.path.isfile(path)] + [0])
+
+
+def inspect_built(path, k3s_version):
+    """The same without a bundle: the current images of the plugin in `dist` of a checkout."""
+    newest = newest_source(os.path.dirname(path))
+    present = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
+    built = [name for name in present if os.path.getmtime(os.path.join(path, name)) >= newest]
+    files = {name: check_file(os.path.join(path, name), sha256(os.path.join(path, name))) for name in built}
+    return {
+        "path": path,
+        "indexed": False,
+        "versions": {"k3s_version": k3s_version},
+        "files": files,
+        "errors": [],
+    }
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={"path": {"type": "path", "required": True}, "k3s_version": {"type": "str"}},
+        supports_check_mode=True,
+    )
+    path, k3s_version = module.params["path"], module.params["k3s_version"]
+    # No `ansible_facts`: the answer of any board may carry facts of the same name.
+    module.exit_json(changed=False, **(inspect_built(path, k3s_version) if k3s_version else inspect(path)))
+
+
+if __name__ == "__main__":
+    main()

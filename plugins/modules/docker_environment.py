@@ -1,0 +1,268 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""What Docker needs around it on a Jetson: iptables, the proxy of the site, and who gets the GPU unasked.
+
+Runs on the board, therefore Python 3.6 compatible.
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.compat.version import LooseVersion
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
+    leave_marker,
+    replace_file,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_iptables import (
+    NotTried,
+    iptables_plan,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel import (
+    kernel_config,
+    kernel_lacks,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
+
+DOCUMENTATION = r"""
+module: docker_environment
+short_description: What Docker needs around it on a Jetson
+description:
+  - Kernels of some JetPacks lack features that newer programs need. Without the iptables table C(raw)
+    Docker 28 publishes no port unless its unit says so. With some kernels only iptables-legacy works, with
+    others only iptables-nft. The present one is tried with real rules in a network namespace of its own, and
+    the other one where that fails; also in check mode. If iptables cannot be tried, it stays as it is.
+  - With C(strict) NVIDIA's runtime gives the GPU to those only to whom the device plugin gave it.
+  - Docker gets the proxy by an environment file of root's alone, which a drop-in names. Each Docker reads it,
+    while the key C(proxies) of daemon.json is of Docker 23. C(systemctl show) tells every user the variables
+    of a unit, and not those of its files.
+  - A marker stands from before the first change that needs a restart of Docker until the role removes it.
+options:
+  docker_version: {description: Version of the engine that starts next.}
+  strict:
+    type: bool
+    required: true
+    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
+  proxy:
+    description: >-
+      Content of the environment file for the proxy. An empty text removes it. Without this option it stays.
+  state:
+    choices: [present, absent]
+    default: present
+    description: C(absent) takes back everything but the choice of iptables.
+  postpone:
+    type: bool
+    default: false
+    description: Leave the files alone if the change needs a restart of Docker.
+  marker:
+    type: path
+    required: true
+    description: File that says that a restart of Docker is due. In /run, because a reboot restarts as well.
+"""
+
+RETURN = r"""
+restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+postponed: {type: bool, description: Whether a change was left out.}
+"""
+
+DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
+RUNTIME_CONFIG = "etc/nvidia-container-runtime/config.toml"
+# https://github.com/moby/moby/pull/49621; not a key of daemon.json.
+RAW_DROP_IN = """\
+# Written by Ansible (role nvidia_docker). Docker 28 wants the iptables table "raw", which this kernel lacks.
+[Service]
+Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1
+"""
+# Variables of a file override those of Environment=, such as in an owner's http-proxy.conf.
+PROXY_DROP_IN = "etc/systemd/system/docker.service.d/60-jetson-k3s-proxy.conf"
+PROXY_FILE = "etc/docker/jetson-k3s.env"
+PROXY_TEXT = """\
+# Written by Ansible (role nvidia_docker): jetson_k3s_proxy of the inventory.
+[Service]
+EnvironmentFile=-/{}
+""".format(PROXY_FILE)
+PRIVATE = 0o600
+# First version that wants the table, and first that can do without it.
+WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
+
+# Keys of config.toml, all of the top level, and their values in strict mode.
+STRICT = (
+    ("accept-nvidia-visible-devices-envvar-when-unprivileged", "false"),
+    ("accept-nvidia-visible-devices-as-volume-mounts", "true"),
+)
+OURS = "  # jetson-k3s: strict"
+THEIRS = "#jetson-k3s# "
+
+
+class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this program's
+    """The board cannot run this Docker; the text says why and what to do."""
+
+
+def needs_raw_drop_in(raw, docker_version):
+    """Does Docker need DOCKER_INSECURE_NO_IPTABLES_RAW? EnvironmentProblem if it does not know that variable.
+
+    `raw` is what fails there, None where nothing does.
+    """
+    if raw is None or not docker_version:
+        return False
+    version = LooseVersion(docker_version)
+    if version < WANTS_RAW:
+        return False
+    if version < KNOWS_NO_RAW:
+        raise EnvironmentProblem(
+            "Docker {} publishes no ports on this kernel ({}; https://github.com/moby/moby/issues/49557). "
+            "Install Docker 28.0.2 or newer, or 27.5.1 and `apt-mark hold` it.".format(docker_version, raw)
+        )
+    return True
+
+
+def strict_config(text, strict):
+    """config.toml with the keys of strict mode, or as its owner had it; exactly reversible."""
+    lines = [
+        line[len(THEIRS) :] if line.startswith(THEIRS) else line
+        for line in text.splitlines()
+        if not line.endswith(OURS)
+    ]
+    if strict:
+        table = next(
+            (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
+        )
+        names = tuple(key for key, _ in STRICT)
+        top = [THEIRS + line if line.split("=")[0].strip() in names else line for line in lines[:table]]
+        lines = ["{} = {}{}".format(key, value, OURS) for key, value in STRICT] + top + lines[table:]
+    return "".join(line + "\n" for line in lines)
+
+
+def read(path):
+    """Text of a file, '' without it."""
+    try:
+        with open(path, encoding="utf-8") as stream:
+            return stream.read()
+    except OSError:
+        return ""
+
+
+def read_private(path, wanted):
+    """Text of a file with a secret, '' if others can read it and it has to be written again."""
+    text = read(path)
+    return text if text and (not wanted or os.stat(path).st_mode & 0o777 == PRIVATE) else ""
+
+
+def put(path, text, rename=os.rename):
+    """Write a file in one atomic step, the one that a link leads to; an empty text removes it.
+
+    With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
+    """
+    path = os.path.realpath(path)
+    if not text:
+        os.unlink(path)
+    elif path.endswith(PROXY_FILE):
+        replace_file(path, text, PRIVATE)
+    else:
+        replace_file(path, text, rename=rename)
+
+
+def shown(path, before, after):
+    """A diff without secrets."""
+    before, after, same = redact(before), redact(after), redact(before) == redact(after)
+    return {
+        "before_header": path,
+        "after_header": path,
+        "before": before,
+        "after": after + "(another secret)\n" if same else after,
+    }
+
+
+def variants(module, root):
+    """The plan for iptables and ip6tables, empty where they cannot be tried."""
+    release = os.uname().release
+    try:
+        return iptables_plan(module, root, kernel_lacks(root, release, kernel_config(root, release)))
+    except NotTried as reason:
+        module.warn("iptables stays as it is, because it could not be tried: {}".format(reason))
+        return {}
+
+
+def proxy_files(root, proxy):
+    """Of the files of the proxy (path, before, after, True). `proxy` is None where they stay as they are."""
+    if proxy is None:
+        return []
+    file, drop_in = os.path.join(root, PROXY_FILE), os.path.join(root, PROXY_DROP_IN)
+    return [
+        (PROXY_FILE, read_private(file, proxy), proxy, True),
+        (PROXY_DROP_IN, read(drop_in), PROXY_TEXT if proxy else "", True),
+    ]
+
+
+def plan(root, params, iptables):
+    """What has to change: ([(path, before, after, restarts Docker)], {alternative: path to choose}).
+
+    `iptables` is the plan of variants().
+    """
+    present = params["state"] == "present"
+    drop_in = read(os.path.join(root, DROP_IN))
+    if not present:
+        wanted = ""
+    elif "iptables" in iptables:
+        raw = iptables["iptables"]["raw"]
+        wanted = RAW_DROP_IN if needs_raw_drop_in(raw, params["docker_version"]) else ""
+    else:
+        wanted = drop_in
+    runtime_config = read(os.path.join(root, RUNTIME_CONFIG))
+    files = [
+        (DROP_IN, drop_in, wanted, True),
+        *proxy_files(root, params["proxy"] if present else ""),
+        # Read at each start of a container: no restart.
+        (RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False),
+    ]
+    choices = {name: family["choose"] for name, family in sorted(iptables.items()) if family["choose"]}
+    return [change for change in files if change[1] != change[2]], choices
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "docker_version": {"type": "str"},
+            "strict": {"type": "bool", "required": True},
+            "proxy": {"type": "str", "no_log": True},
+            "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
+            "postpone": {"type": "bool", "default": False},
+            "marker": {"type": "path", "required": True},
+        },
+        supports_check_mode=True,
+    )
+    root, marker = "/", module.params["marker"]
+    try:
+        iptables = variants(module, root) if module.params["state"] == "present" else {}
+        files, choices = plan(root, module.params, iptables)
+    except EnvironmentProblem as problem:
+        module.fail_json(msg=str(problem))
+    restart = bool(choices) or any(restarts for _, _, _, restarts in files)
+    due = restart or os.path.exists(marker)
+    postponed = due and module.params["postpone"]
+    if postponed:
+        files, choices = [change for change in files if not change[3]], {}
+    if not module.check_mode:
+        if restart and not postponed:
+            leave_marker(marker)
+        for path, _, after, _ in files:
+            put(os.path.join(root, path), after, module.atomic_move)
+        for name, path in choices.items():
+            module.run_command(["update-alternatives", "--set", name, path], check_rc=True)
+    module.exit_json(
+        changed=bool(files or choices),
+        restart_due=due,
+        postponed=postponed,
+        diff=[shown(path, before, after) for path, before, after, _ in files]
+        + [
+            {
+                "before": "{} fails: {}\n".format(name, iptables[name]["reason"]),
+                "after": "{} is {}\n".format(name, path),
+            }
+            for name, path in choices.items()
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,116 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""List the pods that use a GPU by the other API.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    K3S,
+    KubectlError,
+    claim_users,
+    get,
+    listed,
+)
+
+DOCUMENTATION = r"""
+module: gpu_api_users
+short_description: Pods that use a GPU by the other API
+description:
+  - The device plugin and the DRA driver do not know of each other's pods. Each would allocate the GPU again.
+  - A pod whose claim is prepared cannot end without the driver that has prepared it.
+options:
+  api: {choices: [device-plugin, dra], required: true, description: What is to give the GPU out.}
+"""
+
+RETURN = r"""
+users:
+  type: list
+  elements: str
+  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
+"""
+
+NAMESPACE = "--namespace=kube-system"
+DRIVER = "gpu.jetson-k3s.github.io"
+OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
+# How the names begin of what the plugin offers (its config/units.py), unless its settings say others.
+OFFERED = (
+    "nvidia.com/gpu",
+    "jetson-k3s.github.io/gpu-",
+    "elasticgpu.io/gpu-",
+    "tke.cloud.tencent.com/qgpu-",
+    "tencent.com/vcuda-",
+    "aliyun.com/gpu-",
+    "koordinator.sh/gpu",
+)
+# Keys of the settings that name a resource.
+NAMING = ("name", "rename", "coreResource", "memoryResource")
+ENDED = ("Succeeded", "Failed")
+
+
+def named(settings):
+    """Names of resources anywhere in the plugin's settings."""
+    if isinstance(settings, list):
+        return {name for one in settings for name in named(one)}
+    if not isinstance(settings, dict):
+        return set()
+    own = {settings[key] for key in NAMING if isinstance(settings.get(key), str)}
+    return own.union(*map(named, settings.values()))
+
+
+def settings_of(config_map):
+    """The plugin's settings, which the role writes as JSON."""
+    try:
+        return json.loads(config_map["data"]["config.yaml"])
+    except (TypeError, KeyError, ValueError):
+        return {}
+
+
+def limits(pod):
+    """Names of what a pod's containers ask for."""
+    containers = pod["spec"]["containers"] + (pod["spec"].get("initContainers") or [])
+    return {name for one in containers for name in (one.get("resources") or {}).get("limits") or {}}
+
+
+def holders(pods, names):
+    """Pods that request one of these resources, or one of the plugin's own."""
+    return sorted(
+        "{namespace}/{name}".format(**pod["metadata"])
+        for pod in pods
+        if pod["status"].get("phase") not in ENDED
+        and pod["spec"].get("nodeName")
+        and any(name in names or name.startswith(OFFERED) for name in limits(pod))
+    )
+
+
+def users(api):
+    """Pods that use a GPU by the other API."""
+    other = OTHER[api]
+    if get("daemonset", NAMESPACE, other) is None:
+        return []
+    if api == "device-plugin":
+        return claim_users(listed("resourceclaims", "--all-namespaces"), DRIVER)
+    names = named(settings_of(get("configmap", NAMESPACE, other)))
+    return holders(listed("pods", "--all-namespaces"), names)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={"api": {"type": "str", "required": True, "choices": sorted(OTHER)}},
+        supports_check_mode=True,
+    )
+    if module.check_mode and not os.path.exists(K3S):
+        module.exit_json(changed=False, users=[])
+    try:
+        module.exit_json(changed=False, users=users(module.params["api"]))
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg=str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,309 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Gather in one round trip all that the other roles need to know about a board.
+
+Runs on the board, therefore Python 3.6 compatible. Changes nothing, and starts nothing but short commands.
+"""
+
+import glob
+import json
+import os
+import platform
+import socket
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import contents_by_name
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
+    board_identity,
+    disk,
+    first,
+    memory_bytes,
+    mig_instances,
+    parse_version,
+    power_mode,
+    read,
+    swap_bytes,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_certificates import certificate_facts
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_iptables import iptables_facts
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel import (
+    boot_arguments,
+    cgroup_lacks,
+    cgroup_version,
+    kernel_config,
+    kernel_lacks,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_network import (
+    addresses,
+    default_devices,
+    firewalls,
+    node_ip,
+    routes,
+    source_address,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_packages import (
+    package_facts,
+    reboot_facts,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services import (
+    agents_join_with,
+    arguments,
+    credentials,
+    daemon_flags,
+    daemon_json,
+    environment,
+    image_supply_facts,
+    jtop_facts,
+    k3s_environment,
+    k3s_files,
+    k3s_settings,
+    on_etcd,
+    parse_units,
+    registries,
+    unfinished_restore,
+    unit_state,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact_data
+
+DOCUMENTATION = r"""
+module: jetson_facts
+short_description: Facts about a Jetson board, its Docker engine and its K3s
+description:
+  - Returns one fact, C(jetson), with the board's identity and the state of what the roles manage.
+options:
+  controller_clock: {type: float, required: true, description: In seconds since 1970.}
+  server: {default: '', description: Host name or address of the K3s server; empty where there is none.}
+  data_root: {default: '', description: 'The data-root of Docker in the inventory, or empty.'}
+"""
+
+RETURN = r"""
+ansible_facts: {type: dict, description: 'One key, C(jetson); a value that the board does not tell is null.'}
+"""
+
+DATA_ROOT = "/var/lib/docker"
+# Of the container of role gpu_device_plugin.
+STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
+# Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie. No setting may move
+# them (role k3s, k3s_options.py), but a disk may be mounted there.
+DISKS = {"k3s": "/var/lib/rancher/k3s", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
+CONTAINERD_STORE = "io.containerd.snapshotter.v1"
+# What a board mounts into containers; the toolkit reads the base lists for each image.
+LISTS = "etc/nvidia-container-runtime/host-files-for-container.d/*.csv"
+BASE_LISTS = ("devices.csv", "drivers.csv", "l4t.csv")
+SUPPLY = "jetson-k3s-registry.service"
+FIREWALLD = "firewalld.service"
+UPGRADES = "apt-daily-upgrade.timer"
+UNITS = ("docker.service", "k3s.service", "k3s-agent.service", "jtop.service", SUPPLY, UPGRADES, FIREWALLD)
+UNIT_PROPERTIES = (
+    "Id",
+    "LoadState",
+    "ActiveState",
+    "SubState",
+    "Result",
+    "UnitFileState",
+    "ExecStart",
+    "Environment",
+    "EnvironmentFiles",
+    "ExecMainStartTimestampMonotonic",
+)
+
+
+class Commands:
+    """Runs commands on the board; a command that is missing or fails answers with an empty text."""
+
+    def __init__(self, module):
+        self.module = module
+
+    def path(self, name):
+        """Absolute path of an executable, None if there is none."""
+        return self.module.get_bin_path(name, opt_dirs=["/usr/local/bin"])
+
+    def output(self, *argv):
+        """Standard output of a command that ended well, '' otherwise."""
+        if self.path(argv[0]) is None:
+            return ""
+        code, out, _ = self.module.run_command([self.path(argv[0]), *argv[1:]])
+        return out if code == 0 else ""
+
+    def partial_output(self, *argv):
+        """Standard output of a command that fails for some of its arguments and answers for the others."""
+        if self.path(argv[0]) is None:
+            return ""
+        return self.module.run_command([self.path(argv[0]), *argv[1:]])[1]
+
+
+def unit_failure(unit):
+    """How a unit has failed, in words; None where it runs or was not started."""
+    result = unit.get("Result") or "no result"
+    if unit.get("ActiveState") == "failed":
+        return "failed ({})".format(result)
+    return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
+
+
+def docker_facts(commands, root, unit, wanted_root=""):
+    """The engine: what is installed, what runs, which images it has, and its configuration file.
+
+    `wanted_root` is the data-root that the inventory gives it.
+    """
+    info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
+    server = json.loads(commands.output("docker", "version", "--format", "{{json .Server}}") or "null") or {}
+    config = daemon_json(root)
+    variables = environment(root, unit)
+    running = bool(info.get("ServerVersion"))
+    program = parse_version(r"Docker version ([^,\s]+)", commands.output("dockerd", "--version"))
+    images = commands.output(
+        "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
+    )
+    named = dict(line.rsplit(" ", 1) for line in images.splitlines())
+    containerd_store = ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or [])
+    inspected = "[]"
+    if containerd_store and named:
+        inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
+    # Of the next start.
+    directory = wanted_root or config["config"].get("data-root") or info.get("DockerRootDir") or DATA_ROOT
+    state = unit_state(unit)
+    state.update(
+        {
+            "installed": commands.path("dockerd") is not None,
+            "running": running,
+            "failure": unit_failure(unit),
+            # Of the program: what runs now may be older, and starts no more.
+            "version": program or info.get("ServerVersion") or None,
+            "containers": info.get("Containers"),
+            "stand_by": commands.output(
+                "docker", "ps", "--all", "--filter=label=" + STAND_BY_LABEL, "--format={{.Status}}"
+            ).strip()
+            or None,
+            "min_api_version": server.get("MinAPIVersion"),
+            "default_runtime": info.get("DefaultRuntime"),
+            "cgroup_driver": info.get("CgroupDriver"),
+            "images": named,
+            "containerd_store": containerd_store,
+            # Where an id is the digest of a manifest, which a bundle does not know.
+            "contents": contents_by_name(json.loads(inspected or "[]")),
+            "data_root": os.path.join("/", str(directory)),
+            "daemon_json": config,
+            "flags": daemon_flags(arguments(state["command"], variables)),
+        }
+    )
+    return state
+
+
+def k3s_facts(commands, root, units):
+    """K3s: the version its link leads to, what it tells the kubelet, certificates, and both units."""
+    server = unit_state(units.get("k3s.service", {}))
+    agent = unit_state(units.get("k3s-agent.service", {}))
+    files = k3s_files(root)
+    given = k3s_environment(root, units)
+    settings = k3s_settings(files, server["command"] or agent["command"])
+    unit = units.get("k3s.service" if server["installed"] else "k3s-agent.service", {})
+    return {
+        "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
+        "kubectl": commands.path("kubectl"),
+        "files": files,
+        "environment": given,
+        "registries": registries(root),
+        "credentials": credentials(root),
+        "settings": settings,
+        "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
+        "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
+        "etcd": on_etcd(root),
+        "agents_join_with": agents_join_with(root),
+        # One that runs has joined again, or was started with other data since.
+        "unfinished_restore": None if server["active"] else unfinished_restore(root),
+        "server": server,
+        "agent": agent,
+    }
+
+
+def nvidia_runtime_facts(commands, root):
+    """NVIDIA's container runtime: its path, its version, and the lists that newer ones do not always read."""
+    text = commands.output("nvidia-container-runtime", "--version")
+    package = commands.output("dpkg-query", "--show", "--showformat=${Version}", "nvidia-container-toolkit")
+    return {
+        "path": commands.path("nvidia-container-runtime"),
+        "optional_lists": sorted(
+            os.path.basename(path)
+            for path in glob.glob(os.path.join(root, LISTS))
+            if os.path.basename(path) not in BASE_LISTS
+        ),
+        # The runtime of JetPack 4 prints runc's version only: then its package tells.
+        "version": first(
+            [
+                parse_version(r"NVIDIA Container Runtime version (\d+\.\d+(?:\.\d+)?)", text),
+                parse_version(r"^(\d+\.\d+(?:\.\d+)?)", package),
+            ]
+        ),
+    }
+
+
+def network_facts(commands, root, server, pinned):
+    """Addresses and routes. The one towards the server where there is a choice, or one was `pinned`."""
+    known = routes(root)
+    asks = server and (pinned or len(default_devices(known)) > 1)
+    return {
+        "addresses": addresses(commands.output("ip", "-oneline", "address", "show")),
+        "routes": known,
+        "towards_server": source_address(server) if asks else None,
+    }
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "controller_clock": {"type": "float", "required": True},
+            "server": {"type": "str", "default": ""},
+            "data_root": {"type": "str", "default": ""},
+        },
+        supports_check_mode=True,
+    )
+    commands = Commands(module)
+    root = "/"
+    units = parse_units(
+        commands.output("systemctl", "show", "--property=" + ",".join(UNIT_PROPERTIES), *UNITS)
+    )
+    docker = docker_facts(commands, root, units.get("docker.service", {}), module.params["data_root"])
+    k3s = k3s_facts(commands, root, units)
+    network = network_facts(commands, root, module.params["server"], k3s["node_ip"]["role"])
+    release = os.uname().release
+    config = kernel_config(root, release)
+    lacking = kernel_lacks(root, release, config)
+    disks = dict(DISKS, docker=docker["data_root"])
+    facts = board_identity(root)
+    facts.update(
+        {
+            "hostname": socket.gethostname(),
+            "machine_id": read(root, "etc/machine-id"),
+            "arch": os.uname().machine,
+            "python": platform.python_version(),
+            "clock": {"board": time.time(), "controller": module.params["controller_clock"]},
+            "kernel": release,
+            "kernel_lacks": lacking,
+            "reboot": reboot_facts(root, release),
+            "cgroup_version": cgroup_version(root),
+            "cgroup_lacks": cgroup_lacks(root, config),
+            "boot_arguments": boot_arguments(root),
+            "memory_bytes": memory_bytes(root),
+            "swap_bytes": swap_bytes(root),
+            "disks": {name: disk(path) for name, path in disks.items()},
+            "network": network,
+            "default_route": bool(default_devices(network["routes"])),
+            "firewalls": firewalls(root, unit_state(units.get(FIREWALLD, {}))["active"], commands.output),
+            "iptables": iptables_facts(module, root, lacking),
+            "mig_instances": mig_instances(root),
+            "power_mode": power_mode(commands.output("nvpmodel", "-q")),
+            "jtop": jtop_facts(root, units.get("jtop.service", {})),
+            "image_supply": image_supply_facts(root, units.get(SUPPLY, {}), commands.path("docker-registry")),
+            "docker": docker,
+            "nvidia_runtime": nvidia_runtime_facts(commands, root),
+            "packages": package_facts(commands, root, units.get(UPGRADES, {})),
+            "k3s": k3s,
+        }
+    )
+    module.exit_json(changed=False, ansible_facts={"jetson": redact_data(facts)})
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,334 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Wait until a node is Ready, keep its labels, renew what serves it, wait for what it offers.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import functools
+import os
+import time
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    CORDONED,
+    K3S,
+    KubectlError,
+    WatchTimeoutError,
+    get,
+    is_true,
+    listed,
+    run,
+    wait_until,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
+    NotOfferedError,
+    wait_offered,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
+    NAMESPACE,
+    check_owner,
+    password,
+    record_arguments,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
+
+LOG_LINES = 15
+# Label of a DaemonSet's pods and of its ControllerRevisions, of which each template has one (apps/v1).
+HASH = "controller-revision-hash"
+# Why a container waits whose image is not there (pkg/kubelet/images/types.go).
+WITHOUT_IMAGE = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff")
+
+DOCUMENTATION = r"""
+module: k3s_node
+short_description: A Ready node with its labels and resources
+description:
+  - Waits for the node, sets labels, renews pods, and waits for what the node must offer.
+  - Records of which board the node is. Refused for a node that is not known as that of the board.
+options:
+  name: {required: true, description: The node.}
+  board: {required: true, description: 'The board in the inventory whose node it is.'}
+  boards:
+    description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
+    type: dict
+    required: true
+  new: {type: bool, default: false, description: 'Whether the cluster had no such node before this run.'}
+  labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
+  offers: {type: dict, default: {}, description: 'Extended resources and devices of drivers to wait for.'}
+  provider: {description: Label selector of the pods in kube-system that serve them.}
+  renew:
+    description:
+      - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
+      - A pod of an older template is deleted. The new one must be Ready before the offers are waited for.
+      - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
+    type: bool
+    default: false
+  timeout: {type: int, default: 180, description: Seconds to wait.}
+"""
+
+RETURN = r"""
+cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
+"""
+
+
+def label_arguments(current, wanted):
+    """Arguments of `kubectl label` that are needed to get from the current labels to the wanted ones."""
+    return [
+        "{}-".format(key) if value is None else "{}={}".format(key, value)
+        for key, value in sorted(wanted.items())
+        if current.get(key) != (None if value is None else str(value))
+    ]
+
+
+def prepared(name, labels, old, record):
+    """The commands for a node's record, its labels and its older pods, a line each."""
+    commands = ((["annotate"], record), (["label", "node", name], labels), (["delete", "pods"], old))
+    return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
+
+
+def of_kind(kind, items):
+    """Those of a mixed list that are of this kind."""
+    return [item for item in items if item["kind"] == kind]
+
+
+def owned(daemonset, items):
+    """Those of a list that belong to the DaemonSet."""
+    uid = daemonset["metadata"]["uid"]
+    return [
+        item
+        for item in items
+        if any(owner["uid"] == uid for owner in item["metadata"].get("ownerReferences", []))
+    ]
+
+
+def observed(daemonset):
+    """Has the controller seen the present template? Only then there is a ControllerRevision of it."""
+    return daemonset["status"].get("observedGeneration", 0) >= daemonset["metadata"]["generation"]
+
+
+def present_hash(daemonset, items):
+    """What the pods of the present template have as HASH; the DaemonSet is observed().
+
+    It is that of the newest revision: a template that was there before gets the next number, too.
+    """
+    revisions = owned(daemonset, of_kind("ControllerRevision", items))
+    return max(revisions, key=lambda one: one["revision"])["metadata"]["labels"][HASH]
+
+
+def is_ended(pod):
+    """Is the pod being deleted?"""
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def is_of(pod, revision):
+    """Is the pod of this template, and to stay?"""
+    return pod["metadata"]["labels"].get(HASH) == revision and not is_ended(pod)
+
+
+def is_renewed(pod, revision):
+    """Is the pod of this template, and Ready?"""
+    return is_of(pod, revision) and is_true(pod, "Ready")
+
+
+def on_node(pods, node):
+    """The pods that are on this node."""
+    return [pod for pod in pods if pod["spec"].get("nodeName") == node]
+
+
+def waiting(pod):
+    """(reason, message) of the first container that waits; None when none does."""
+    for status in pod["status"].get("containerStatuses", []):
+        if "waiting" in status["state"]:
+            wait = status["state"]["waiting"]
+            return wait.get("reason", ""), wait.get("message", "")
+    return None
+
+
+def state(pod):
+    """How a pod is, for people."""
+    words = pod["status"]["phase"] + (", Ready" if is_true(pod, "Ready") else ", not Ready")
+    if waiting(pod) is not None:
+        words += ", {}: {}".format(*waiting(pod))
+    if is_ended(pod):
+        words += ", being ended since {}".format(pod["metadata"]["deletionTimestamp"])
+    return words
+
+
+def remedy(daemonset, pods):
+    """What to do when these are all pods that a DaemonSet has on a node which it should have renewed."""
+    for pod in pods:
+        if is_ended(pod):
+            return "The node's kubelet does not end the old pod: restart K3s on the board."
+        if (waiting(pod) or ("",))[0] in WITHOUT_IMAGE:
+            return "The image is not on the board: run playbooks/site.yml for it, which loads it."
+    return (
+        "`sudo k3s kubectl --namespace {namespace} describe daemonset {name}` on a server says why.".format(
+            **daemonset["metadata"]
+        )
+    )
+
+
+def plight(daemonset, pods):
+    """Why a DaemonSet does not run its present template on a node, and what to do about it, for people."""
+    lines = ["DaemonSet {} does not run its present template there.".format(daemonset["metadata"]["name"])]
+    found = ["Pod {} is {}.".format(pod["metadata"]["name"], state(pod)) for pod in pods]
+    return "\n".join([*lines, *(found or ["It has no pod there."]), remedy(daemonset, pods)])
+
+
+class NotRenewedError(Exception):
+    """A DaemonSet does not run its present template on the node; the text says what is there instead."""
+
+
+def provider(selector):
+    """The DaemonSets of a provider with all that is theirs, in one call."""
+    return listed("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
+
+
+def outdated(items, node):
+    """Names of the pods on the node that are of an older template than their DaemonSet's present one."""
+    names = []
+    for daemonset in filter(observed, of_kind("DaemonSet", items)):
+        revision = present_hash(daemonset, items)
+        names += [
+            pod["metadata"]["name"]
+            for pod in owned(daemonset, on_node(of_kind("Pod", items), node))
+            if not is_of(pod, revision) and not is_ended(pod)
+        ]
+    return names
+
+
+def remove_orphans(selector, node, timeout):
+    """Have pods on the node end whose DaemonSet is gone, and wait until they are."""
+    items = provider(selector)
+    daemonsets = {one["metadata"]["uid"] for one in of_kind("DaemonSet", items)}
+    orphans = [
+        pod["metadata"]["name"]
+        for pod in on_node(of_kind("Pod", items), node)
+        if not any(owner["uid"] in daemonsets for owner in pod["metadata"].get("ownerReferences", []))
+    ]
+    if orphans:
+        limit = "--timeout={}s".format(timeout)
+        run("delete", "pods", NAMESPACE, "--ignore-not-found", limit, *orphans)
+
+
+def renew(selector, node, deadline):
+    """Have the provider's DaemonSets run their present template on the node; were there older pods?
+
+    NotRenewedError when one of them does not before `deadline` (of time.monotonic).
+    """
+    there = "--field-selector=spec.nodeName=" + node
+    items = provider(selector)
+    try:
+        for daemonset in of_kind("DaemonSet", items):
+            if not observed(daemonset):
+                name = daemonset["metadata"]["name"]
+                wait_until(observed, name, _left(deadline), "daemonset", name, NAMESPACE)
+                items = provider(selector)
+        old = outdated(items, node)
+        if old:
+            run("delete", "pods", NAMESPACE, "--ignore-not-found", "--wait=false", *old)
+        for daemonset in of_kind("DaemonSet", items):
+            revision = present_hash(daemonset, items)
+            renewed = functools.partial(is_renewed, revision=revision)
+            if not any(map(renewed, on_node(of_kind("Pod", items), node))):
+                of_it = "--selector={},{}={}".format(selector, HASH, revision)
+                wait_until(renewed, revision, _left(deadline), "pods", NAMESPACE, of_it, there)
+    except WatchTimeoutError:
+        pods = owned(daemonset, on_node(of_kind("Pod", provider(selector)), node))
+        raise NotRenewedError(plight(daemonset, pods)) from None
+    return bool(old)
+
+
+def _left(deadline):
+    """Seconds until then as an integer, at least one."""
+    return max(1, int(deadline - time.monotonic()))
+
+
+def last_words(selector, node):
+    """State and last output of the pods that should serve a resource on this node."""
+    pods = listed("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
+    if not pods:
+        return "No pod with {} runs there.".format(selector)
+    words = []
+    for pod in pods:
+        name = pod["metadata"]["name"]
+        restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
+        previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []
+        log = run("logs", "--namespace=kube-system", "--tail={}".format(LOG_LINES), name, *previous)
+        words.append(
+            "Pod {} is {}, restarted {} times; its last output:\n{}".format(
+                name, pod["status"]["phase"], restarts, log
+            )
+        )
+    return "\n".join(words)
+
+
+def explained(selector, node):
+    """last_words(), or why there are none."""
+    try:
+        return redact(last_words(selector, node))
+    except KubectlError as error:
+        return str(error)
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "board": {"type": "str", "required": True},
+            "boards": {"type": "dict", "required": True},
+            "new": {"type": "bool", "default": False},
+            "labels": {"type": "dict", "default": {}},
+            "offers": {"type": "dict", "default": {}},
+            "provider": {"type": "str"},
+            "renew": {"type": "bool", "default": False},
+            "timeout": {"type": "int", "default": 180},
+        },
+        required_if=[("renew", True, ["provider"])],
+        supports_check_mode=True,
+    )
+    name, wanted, selector = module.params["name"], module.params["labels"], module.params["provider"]
+    offers = {key: int(number) for key, number in module.params["offers"].items()}
+
+    try:
+        if module.check_mode:
+            # The cluster as it is: before the first run there is none to wait for.
+            there = os.path.exists(K3S)
+            node, secret = (get("node", name), password(name)) if there else (None, None)
+            check_owner(node, secret, module.params, module.params["new"])
+            missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
+            old = outdated(provider(selector), name) if node and module.params["renew"] else []
+            record = record_arguments(secret, module.params) if node else []
+            diff = {"prepared": prepared(name, missing, old, record)}
+            module.exit_json(changed=bool(diff["prepared"]), diff=diff)
+        deadline = time.monotonic() + module.params["timeout"]
+        node, secret = wait_offered(name, {}, module.params["timeout"]), password(name)
+        check_owner(node, secret, module.params, module.params["new"])
+        record = record_arguments(secret, module.params)
+        if record:
+            run("annotate", "--overwrite", NAMESPACE, *record)
+        missing = label_arguments(node["metadata"].get("labels", {}), wanted)
+        if missing and module.params["renew"]:
+            # By its labels the node may get pods that cannot be beside those.
+            remove_orphans(selector, name, _left(deadline))
+        if missing:
+            run("label", "--overwrite", "node", name, *missing)
+        # After the labels: what serves the resources may be scheduled by them.
+        renewed = renew(selector, name, deadline) if module.params["renew"] else False
+        if offers:
+            node = wait_offered(name, offers, _left(deadline))
+    except (NotRenewedError, NotOfferedError) as error:
+        words = "\n" + explained(selector, name) if selector else ""
+        module.fail_json(msg="node {}: {}{}".format(name, error, words))
+    except (KubectlError, OSError, ValueError) as error:
+        module.fail_json(msg="node {}: {}".format(name, error))
+    module.exit_json(
+        changed=bool(missing or record) or renewed,
+        diff={"prepared": prepared(name, missing, [], record)},
+        cordoned=CORDONED in node["metadata"].get("annotations", {}),
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Whether a server has K3s, which one, its ranges, and the nodes of its cluster.
+
+Changes nothing.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import glob
+import os
+import re
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    K3S,
+    KubectlError,
+    is_true,
+    listed,
+    voter,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import addresses_of, owner, records
+
+DOCUMENTATION = r"""
+module: k3s_nodes
+short_description: Whether a server has K3s, and the nodes of its cluster
+description: Changes nothing.
+options:
+  boards:
+    description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
+    type: dict
+    required: true
+"""
+
+RETURN = r"""
+installed: {type: bool, description: 'Has this board K3s as a server?'}
+version: {type: str, description: Of its K3s; empty where there is none.}
+ranges:
+  description: C(cluster-cidr), C(service-cidr) and C(cluster-domain) if K3s' files or its unit say them.
+  type: dict
+nodes:
+  type: list
+  elements: dict
+  description:
+    Of each node name, machine_id and addresses, if known, and whether it is C(ready). C(board) is the board
+    of the inventory that it belongs to, empty for none. C(voter) tells whether its member of etcd is one, and
+    is null without a member.
+"""
+
+FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
+RANGES = re.compile(
+    r"""(?:^|\s--)(cluster-cidr|service-cidr|cluster-domain)[:=\s]\s*["']?([0-9a-z.:/,-]+)""", re.MULTILINE
+)
+
+
+def node_facts(node, record, boards):
+    """By what a node is known again."""
+    status = node.get("status") or {}
+    name, addresses = node["metadata"]["name"], addresses_of(node)
+    return {
+        "name": name,
+        "board": owner(name, record, addresses, boards),
+        "machine_id": (status.get("nodeInfo") or {}).get("machineID", ""),
+        "ready": is_true(node, "Ready"),
+        "voter": voter(node),
+        "addresses": addresses,
+    }
+
+
+def read(path):
+    """Text of a file, '' where there is none."""
+    try:
+        with open(path) as stream:
+            return stream.read()
+    except (OSError, UnicodeError):
+        return ""
+
+
+def ranges(unit):
+    """What K3s' files and, before them, its unit say; the last one counts."""
+    texts = [read(path) for pattern in FILES for path in sorted(glob.glob(pattern))]
+    return dict(pair for text in [*texts, unit] for pair in RANGES.findall(text))
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={"boards": {"type": "dict", "required": True}}, supports_check_mode=True
+    )
+    boards = module.params["boards"]
+    unit = module.run_command(
+        ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
+    )[1]
+    nodes = []
+    if "ActiveState=active" in unit.splitlines():
+        try:
+            known = records()
+            nodes = [
+                node_facts(node, known.get(node["metadata"]["name"], ""), boards) for node in listed("nodes")
+            ]
+        except (KubectlError, OSError):
+            pass  # an API server that does not answer: the cluster's nodes are not known
+    version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
+    module.exit_json(
+        changed=False,
+        installed="LoadState=loaded" in unit.splitlines(),
+        version=" ".join(re.findall(r"k3s version (v\S+)", version)),
+        ranges=ranges(unit),
+        nodes=nodes,
+    )
+
+
+if __name__ == "__main__":
+    main()

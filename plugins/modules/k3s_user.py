@@ -1,0 +1,196 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Let a user into the cluster: a role, and a client certificate for a key that stays where it was made.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import base64
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    K3S,
+    KubectlError,
+    WatchTimeoutError,
+    condition,
+    get,
+    listed,
+    run,
+    wait_until,
+)
+
+DOCUMENTATION = r"""
+module: k3s_user
+short_description: A user of the cluster, with a role and a client certificate
+description:
+  - The user is bound to the role by a ClusterRoleBinding of ours. No other binding is touched.
+  - The certificate comes from Kubernetes' own API for that (C(certificates.k8s.io), signer
+    C(kubernetes.io/kube-apiserver-client)). The request is removed again.
+options:
+  name: {required: true, description: The user.}
+  state: {choices: [known, present, absent], required: true, description: C(known) changes nothing.}
+  role: {description: 'ClusterRole, which must exist. Not needed to remove the binding.'}
+  request: {description: 'Certificate request (PKCS#10, PEM) to sign. Without it there is no certificate.'}
+  seconds: {type: int, description: Requested lifetime of the certificate.}
+"""
+
+RETURN = r"""
+api: {type: dict, description: C(url) and C(ca) (PEM) of the API server.}
+certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}
+"""
+
+RBAC = "rbac.authorization.k8s.io"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+OURS = "jetson-k3s"
+SIGNER = "kubernetes.io/kube-apiserver-client"
+SIGNING_SECONDS = 60
+
+
+class UserError(Exception):
+    """The user cannot be let in so; the text says why."""
+
+
+def binding_name(user):
+    """Our ClusterRoleBinding of a user; a name of RBAC may have more signs than other names."""
+    return "{}:{}".format(OURS, user)
+
+
+def binding(user, role):
+    """Our ClusterRoleBinding."""
+    return {
+        "apiVersion": RBAC + "/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": binding_name(user), "labels": {MANAGED_BY: OURS}},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+    }
+
+
+def is_ours(item):
+    """Have we made it?"""
+    return (item["metadata"].get("labels") or {}).get(MANAGED_BY) == OURS
+
+
+def is_as(found, wanted):
+    """Does a binding bind whom it should to what it should?"""
+    return all(found.get(key) == wanted[key] for key in ("roleRef", "subjects"))
+
+
+def request_object(user, pem, seconds):
+    """The CertificateSigningRequest."""
+    return {
+        "apiVersion": "certificates.k8s.io/v1",
+        "kind": "CertificateSigningRequest",
+        "metadata": {"generateName": OURS + "-", "labels": {MANAGED_BY: OURS}},
+        "spec": {
+            "request": base64.b64encode(pem.encode()).decode(),
+            "signerName": SIGNER,
+            "expirationSeconds": seconds,
+            "usages": ["client auth"],
+        },
+    }
+
+
+def signed(user, pem, seconds):
+    """The certificate for a request; the request is gone afterwards. UserError when it is not signed."""
+    # Kubernetes before 1.22 does not know expirationSeconds, and its kubectl would refuse the field.
+    made = run(
+        "create", "--validate=false", "--output=json", "--filename=-",
+        stdin=json.dumps(request_object(user, pem, seconds)),
+    )  # fmt: skip
+    name = json.loads(made)["metadata"]["name"]
+    try:
+        run("certificate", "approve", name)
+        found = wait_until(is_answered, "signing", SIGNING_SECONDS, "certificatesigningrequest", name)
+    except WatchTimeoutError as error:
+        raise UserError(
+            "no certificate within {} s: does the controller manager of K3s sign? {}".format(
+                SIGNING_SECONDS, error
+            )
+        ) from error
+    finally:
+        run("delete", "--ignore-not-found", "certificatesigningrequest", name)
+    certificate = found["status"].get("certificate")
+    if not certificate:
+        raise UserError("the cluster does not sign: {}".format(condition(found, "Failed").get("message")))
+    return base64.b64decode(certificate).decode()
+
+
+def is_answered(item):
+    """Has the signer signed, or said that it does not?"""
+    return bool((item.get("status") or {}).get("certificate") or condition(item, "Failed"))
+
+
+def api():
+    """How the API server is reached from here: its URL and CA."""
+    config = json.loads(run("config", "view", "--minify", "--raw", "--flatten", "--output=json"))
+    cluster = config["clusters"][0]["cluster"]
+    return {
+        "url": cluster["server"],
+        "ca": base64.b64decode(cluster["certificate-authority-data"]).decode(),
+    }
+
+
+def check_role(role):
+    """UserError when there is no ClusterRole of this name."""
+    names = sorted(item["metadata"]["name"] for item in listed("clusterroles"))
+    if role not in names:
+        raise UserError(
+            "the cluster has no ClusterRole {}. It has {}. Nothing was made.".format(
+                role, ", ".join(name for name in names if not name.startswith("system:"))
+            )
+        )
+
+
+def bind(user, role, state, check_mode):
+    """Have our binding say this, or not be there; returns whether it was otherwise."""
+    name = binding_name(user)
+    found = get("clusterrolebinding", name)
+    if found is not None and not is_ours(found):
+        raise UserError("ClusterRoleBinding {} is not ours: remove or rename it".format(name))
+    if state == "absent":
+        changed = found is not None
+    else:
+        changed = found is None or not is_as(found, binding(user, role))
+    if changed and not check_mode:
+        if found is not None:  # a binding's role cannot be changed
+            run("delete", "--ignore-not-found", "clusterrolebinding", name)
+        if state == "present":
+            run("create", "--filename=-", stdin=json.dumps(binding(user, role)))
+    return changed
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={
+            "name": {"type": "str", "required": True},
+            "state": {"type": "str", "choices": ["known", "present", "absent"], "required": True},
+            "role": {"type": "str"},
+            "request": {"type": "str"},
+            "seconds": {"type": "int"},
+        },
+        required_if=[("state", "known", ["role"]), ("state", "present", ["role"])],
+        required_together=[("request", "seconds")],
+        supports_check_mode=True,
+    )
+    params = module.params
+    user, role, state = params["name"], params["role"], params["state"]
+    if not os.path.exists(K3S):
+        module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
+    try:
+        if state != "absent":
+            check_role(role)
+        changed = state != "known" and bind(user, role, state, module.check_mode)
+        certificate = ""
+        if params["request"] and not module.check_mode:
+            certificate, changed = signed(user, params["request"], params["seconds"]), True
+        module.exit_json(changed=changed, api=api(), certificate=certificate)
+    except (UserError, KubectlError, OSError) as error:
+        module.fail_json(msg="user {}: {}".format(user, error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+#!/usr/bin/python
+# SPDX-License-Identifier: Apache-2.0
+"""Keep Koordinator's Device of a node, where the cluster knows such a thing and no koordlet makes it.
+
+Runs on a K3s server, therefore Python 3.6 compatible.
+"""
+
+import json
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    K3S,
+    KubectlError,
+    get,
+    run,
+)
+
+DOCUMENTATION = r"""
+module: koordinator_device
+short_description: Koordinator's Device of a node
+description:
+  - Nothing is done where the cluster does not have Koordinator's CRD.
+  - A Device that koordlet has made, or taken over, is left alone. koordlet keeps it up to date.
+  - The Device goes with its node.
+options:
+  device: {type: dict, required: true, description: 'The Device, named as its node.'}
+"""
+
+RETURN = r"""
+found: {description: Why nothing was done; empty if the Device is as it should be now.}
+"""
+
+KIND = "devices.scheduling.koordinator.sh"
+MANAGED_BY = "app.kubernetes.io/managed-by"
+# `kubectl diff` ends with 1 when there is a difference.
+DIFFERENT = (0, 1)
+
+
+def hindrance(device):
+    """Why the Device is not ours to make, '' if it is."""
+    if get("customresourcedefinition", KIND) is None:
+        return "the cluster does not have the CRD {}".format(KIND)
+    there = get(KIND, device["metadata"]["name"])
+    ours = device["metadata"]["labels"][MANAGED_BY]
+    if there and (there["metadata"].get("labels") or {}).get(MANAGED_BY) != ours:
+        return "koordlet makes it"
+    return ""
+
+
+def owned(device, node):
+    """The Device as a part of its node, as koordlet writes it."""
+    owner = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node["metadata"]["name"],
+        "uid": node["metadata"]["uid"],
+        "controller": True,
+        "blockOwnerDeletion": True,
+    }
+    return dict(device, metadata=dict(device["metadata"], ownerReferences=[owner]))
+
+
+def main():
+    """Ansible's entry point."""
+    module = AnsibleModule(
+        argument_spec={"device": {"type": "dict", "required": True}}, supports_check_mode=True
+    )
+    device = module.params["device"]
+    if module.check_mode and not os.path.exists(K3S):
+        module.exit_json(changed=False, found="K3s is not there yet")
+    try:
+        found = hindrance(device)
+        node = get("node", device["metadata"]["name"])
+        if not found and node is None:
+            found = "the cluster does not have this node"
+        if found:
+            module.exit_json(changed=False, found=found)
+        text = json.dumps(owned(device, node))
+        difference = run("diff", "--filename=-", stdin=text, accept=DIFFERENT)
+        if difference and not module.check_mode:
+            run("apply", "--filename=-", stdin=text)
+    except (KubectlError, OSError) as error:
+        module.fail_json(msg=str(error))
+    module.exit_json(changed=bool(difference), found="", diff={"prepared": difference})
+
+
+if __name__ == "__main__":
+    main()
