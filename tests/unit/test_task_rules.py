@@ -183,3 +183,10 @@ LONG = (
 def test_task_that_may_take_long_has_a_limit_of_its_own(module: str) -> None:
     """All others have that of ansible.cfg."""
     assert [str(task) for task, _ in calls(module) if "timeout" not in task.keywords] == []
+
+
+def test_no_job_is_polled_by_ansible_itself() -> None:
+    """Its polling has no time limit: a board that stops answering would keep the run without end."""
+    jobs = [task for task in ALL if "async" in task.keywords]
+    assert jobs
+    assert [str(task) for task in jobs if task.keywords.get("poll") != 0] == []

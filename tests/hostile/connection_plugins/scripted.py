@@ -13,7 +13,7 @@ import re
 import signal
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
 from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped] # as above
@@ -42,6 +42,12 @@ def module_call(source: str) -> tuple[str, dict[str, Any]]:
     return name[1], json.loads(ast.literal_eval(parameters[1]))["ANSIBLE_MODULE_ARGS"]
 
 
+def wait_until_given_up() -> NoReturn:
+    """As ssh does for a board that keeps the connection and answers nothing."""
+    while True:
+        signal.pause()
+
+
 class Connection(ConnectionBase):  # type: ignore[misc] # as above
     """Records what is sent, and answers as the board does."""
 
@@ -58,6 +64,11 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
     def _board(self) -> str:
         return str(self._play_context.remote_addr)
 
+    @property
+    def _silent(self) -> Path:
+        """Is there once the board has stopped answering."""
+        return Path(os.environ["SCRIPTED_BOARDS"]) / f"{self._board}-silent"
+
     def _record(self, kind: str, sent: bytes | str) -> None:
         directory = Path(os.environ["SCRIPTED_BOARDS"]) / self._board
         directory.mkdir(exist_ok=True)
@@ -72,8 +83,8 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
         self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
     ) -> tuple[int, bytes, bytes]:
         super().exec_command(cmd, in_data=in_data, sudoable=sudoable)
-        while "silent" in answers.attacks().get(self._board, []):
-            signal.pause()  # until Ansible gives up
+        if "silent" in answers.attacks().get(self._board, []) or self._silent.exists():
+            wait_until_given_up()
         if in_data is None:
             self._record("shell", cmd)
             made, uploaded = DIRECTORY.search(cmd), list(UPLOADED.finditer(cmd))
@@ -83,10 +94,16 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
                 return 0, b"/root\n", b""
             in_data = self._file(uploaded[-1][0]).read_bytes()
         module, arguments = module_call(in_data.decode())
-        if any("unreachable" in one for one in answers.changes(self._board, module, arguments)):
+        changes = answers.changes(self._board, module, arguments)
+        if any("unreachable" in one for one in changes):
             raise AnsibleConnectionFailure("no route to host")
         self._record(module, json.dumps(arguments))
-        if "async_wrapper" in cmd:  # the board begins with the module, and tells its result later
+        starts_job = "async_wrapper" in cmd
+        if any("silent" in one for one in changes):  # for all that follows, too
+            self._silent.touch()
+            if not starts_job:
+                wait_until_given_up()
+        if starts_job:  # the board begins with the module, and tells its result later
             return 0, answers.answer(self._board, "async_wrapper", {}), b""
         return 0, answers.answer(self._board, module, arguments), b""
 

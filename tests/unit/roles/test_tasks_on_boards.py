@@ -251,3 +251,26 @@ def test_journal_that_cannot_be_read_does_not_hide_the_failure(tmp_path: Path) -
     answers = {OTHER_AGENT: {"service_journal": {"failed": True, "msg": "no journal"}}}
     run, _ = play_scripted(tmp_path, text, "--limit", OTHER_AGENT, answers=answers, fails=True)
     assert f"{OTHER_AGENT}: K3s has ended." in run.said
+
+
+# Boards that do not answer
+
+
+START: Data = {"__k3s_configured": {"restart_due": True, "postponed": False}}
+LONG_TASKS = {"k3s/service": "systemd_service", "os_update/main": "os_packages"}
+
+
+@pytest.mark.parametrize("entry", LONG_TASKS)
+def test_board_that_stops_answering_in_a_long_task_fails(tmp_path: Path, entry: str) -> None:
+    run, calls = play_scripted(
+        tmp_path,
+        role(*entry.split("/"), **START),
+        "--limit",
+        AGENT,
+        answers={AGENT: {LONG_TASKS[entry]: {"silent": True}}},
+        fails=True,
+        environment={"ANSIBLE_TASK_TIMEOUT": "5"},
+        jetson_k3s_timeout=5,
+    )
+    assert calls[-1].module == LONG_TASKS[entry]
+    assert "unreachable=0 failed=1" in run.said
