@@ -238,3 +238,5 @@ def test_board_that_never_answers_fails_and_the_others_go_on(site: Site, line: s
     recap = {name: (down, failed) for name, down, failed in RECAP.findall(run.said) if name in BOARDS}
     assert recap == {SERVER: ("0", "0"), AGENT: ("0", "1"), BOARDS[2]: ("0", "0")}, run.said
     assert {board for board, module, _ in run.calls if module == "file"} >= {SERVER, BOARDS[2]}
+    cause = f"{AGENT} took the connection and did not finish the task within 5 s."
+    assert cause in " ".join(run.said.split())

@@ -1,0 +1,1 @@
+../../plugins/callback/time_limit.py
