@@ -26,19 +26,20 @@ from tegra_device_plugin.system.directorywatch import Identity
 
 
 class AdvertisedResources:
-    """The current resources by name; empty at first. Each follower gets the latest resources."""
+    """The current resources by name; empty at first.
+
+    A follower takes the event `changed`, then reads `resources`, and waits for the event.
+    """
 
     def __init__(self) -> None:
         self.resources: Mapping[str, Resource] = {}
         self.changed = asyncio.Event()
-        self.on_change: Callable[[], None] = lambda: None
 
     def advertise(self, resources: Iterable[Resource]) -> None:
         new = {resource.name: resource for resource in resources}
         if new != self.resources:
             self.resources = new
             self.wake()
-            self.on_change()
 
     def wake(self) -> None:
         # A fresh event each time: so no follower clears it for the others.

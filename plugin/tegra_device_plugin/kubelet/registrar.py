@@ -247,8 +247,6 @@ class Registrars:
         self._counted = counted
         self._running: dict[Registration, tuple[Registrar, asyncio.Task[None]]] = {}
         self._was_registered = False
-        self._wake = asyncio.Event()
-        advertised.on_change = self._wake.set
 
     @property
     def observed_at(self) -> float:
@@ -287,10 +285,10 @@ class Registrars:
         ):
             async with asyncio.TaskGroup() as tasks:
                 while True:
-                    self._wake.clear()
+                    changed = self._advertised.changed
                     await self._follow(tasks, watch)
                     readiness.show(self._waits_for_the_kubelet())
-                    await self._wake.wait()
+                    await changed.wait()
 
     async def _follow(self, tasks: asyncio.TaskGroup, watch: DirectoryWatch) -> None:
         """Stop registrars of withdrawn resources, then start registrars of new resources."""

@@ -5,6 +5,7 @@ import asyncio
 import errno
 import os
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -119,17 +120,21 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     assert await watched.observe() == "1 ok"
 
 
-async def test_cdi_devices_are_advertised_only_with_their_spec(orin: Path) -> None:
+async def test_cdi_devices_are_advertised_only_with_their_spec(
+    orin: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     boards.write_run(orin)
     watched = Watched(orin)
     assert await watched.observe() == "1 ok"
     advertised_with_spec: list[bool] = []
+    advertise = watched.advertised.advertise
 
-    def published() -> None:
+    def advertised(resources: Iterable[Resource]) -> None:
+        advertise(resources)
         if watched.resource.allocation.cdi_devices:
             advertised_with_spec.append((orin / "run/cdi/tegra-device-plugin.json").is_file())
 
-    watched.advertised.on_change = published
+    monkeypatch.setattr(watched.advertised, "advertise", advertised)
     watched.watch.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert advertised_with_spec == []
     assert await watched.observe() == "1 ok"
@@ -208,14 +213,16 @@ async def test_a_gpu_that_is_switched_on_while_the_board_boots_is_found_without_
     monkeypatch.setattr(boardwatch, "STARTING_SECONDS", 60.0 if starting else 0.0)
     monkeypatch.setattr(health, "RECHECK_SECONDS", 0.01)
     watched = Watched(orin)
-    reasons: asyncio.Queue[str] = asyncio.Queue()
-    watched.advertised.on_change = lambda: reasons.put_nowait(watched.resource.health.reason)
+    changed = watched.advertised.changed
     running = asyncio.ensure_future(watched.watch.run())
-    assert await reasons.get() == "nodes-missing"
+    await changed.wait()
+    assert watched.resource.health.reason == "nodes-missing"
+    changed = watched.advertised.changed
     away.rename(node)
     try:
         async with asyncio.timeout(health.POLL_SECONDS / 2):
-            assert await reasons.get() == "ok"
+            await changed.wait()
+        assert watched.resource.health.reason == "ok"
     except TimeoutError:
         assert not starting
     else:
@@ -226,13 +233,15 @@ async def test_a_gpu_that_is_switched_on_while_the_board_boots_is_found_without_
 
 async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> None:
     watched = Watched(orin)
-    counts: asyncio.Queue[int] = asyncio.Queue()
-    watched.advertised.on_change = lambda: counts.put_nowait(len(watched.resource.ids))
+    changed = watched.advertised.changed
     running = asyncio.ensure_future(watched.watch.run())
-    assert await counts.get() == 1
+    await changed.wait()
+    assert len(watched.resource.ids) == 1
+    changed = watched.advertised.changed
     watched.watch.use(PluginSettings(host_root=orin, sharing=Sharing(replicas=3)))
     async with asyncio.timeout(health.POLL_SECONDS / 2):
-        assert await counts.get() == 3
+        await changed.wait()
+    assert len(watched.resource.ids) == 3
     running.cancel()
 
 
