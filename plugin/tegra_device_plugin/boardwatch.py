@@ -3,20 +3,15 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
-from tegra_device_plugin.board import cdi, health
-from tegra_device_plugin.board.detection import Detection, detect, read_power
+from tegra_device_plugin.board import health
+from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import HEALTHY, UNKNOWN, Health, Hysteresis, Sample
-from tegra_device_plugin.config.settings import DraSettings, PluginSettings
-from tegra_device_plugin.kubelet.driver_conflict import BothApisError
-from tegra_device_plugin.sharing.allocation import brief
-from tegra_device_plugin.sharing.memory_limit import check_files, provide_files
 from tegra_device_plugin.system import waiting
-from tegra_device_plugin.system.hosttree import HostTree, is_own_shortage, raise_own_shortage
-from tegra_device_plugin.system.kubernetes import MIB, render_quantity
+from tegra_device_plugin.system.hosttree import is_own_shortage
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.mounts import check_mounts
 from tegra_device_plugin.system.waiting import Sensor
@@ -31,8 +26,33 @@ OBSERVATIONS_PER_DETECTION = 12
 logger = logging.getLogger(__name__)
 
 
-S = TypeVar("S", bound=PluginSettings | DraSettings)
-S_contra = TypeVar("S_contra", bound=PluginSettings | DraSettings, contravariant=True)
+class Settings(Protocol):
+    @property
+    def host_root(self) -> Path: ...
+
+
+S = TypeVar("S", bound=Settings)
+S_contra = TypeVar("S_contra", bound=Settings, contravariant=True)
+
+
+class Prerequisite(Protocol):
+    """Something that containers need besides a healthy GPU, such as a file that they mount.
+
+    Both methods give HEALTHY or the problem. They raise OSError for a shortage of descriptors or memory.
+    """
+
+    def provide(self, found: Detection, *, renew: bool) -> Health:
+        """Make what is missing. With `renew`, about once a minute, also repair what is damaged."""
+
+    def check(self, found: Detection) -> Health:
+        """Check without writing a file."""
+
+
+class Prerequisites(NamedTuple):
+    """Of containers with the GPU, and of containers with a share of its memory; each in order."""
+
+    gpu: tuple[Prerequisite, ...] = ()
+    memory: tuple[Prerequisite, ...] = ()
 
 
 class Observation(NamedTuple):
@@ -44,8 +64,6 @@ class Observation(NamedTuple):
     """Whether containers can have the GPU, by this observation alone."""
     memory: Health = UNKNOWN
     """Whether containers can have a share of the GPU's memory."""
-    unseen: Sequence[str] = ()
-    """Entries of NVIDIA's lists that are missing in the CDI spec, as far as they were read."""
 
 
 class Publisher(Protocol[S_contra]):
@@ -108,33 +126,38 @@ class BoardWatch(Generic[S]):
     def __init__(
         self,
         settings: S,
+        prerequisites: Prerequisites,
         publisher: Publisher[S],
-        reserve: Callable[[], None] = lambda: None,
         subscribers: Sequence[Subscriber[S]] = (),
         *,
+        find_conflict: Callable[[], str | None] = lambda: None,
+        complete: Callable[[Path, Detection], Detection] = lambda _, found: found,
         directories: Callable[[S], Iterable[Path]] = lambda _: (),
-        stands_by: Callable[[], bool] = lambda: False,
+        is_standby: Callable[[], bool] = lambda: False,
     ) -> None:
-        """`reserve` raises BothApisError while the GPU is the other API's (kubelet/driver_conflict.py).
+        """`find_conflict` gives the reason why this process must not advertise the GPU. It may raise OSError.
 
-        `directories` are those of the host that this process needs, by its present settings. While this
-        instance `stands_by`, it writes no file: the one that serves does, and can be of another release.
+        `complete` adds facts to each detection, below the host root. `directories` are those of the host that
+        this process needs, by its present settings. While this instance `is_standby`, it writes no file: the
+        instance that serves does, and can be of another release.
         """
         self.detection: Detection | None = None
         self.sample: Sample | None = None
         self.conflict: str | None = None
         self.observed_at = 0.0
         self._settings = settings
+        self._prerequisites = prerequisites
         self._publisher = publisher
         self._subscribers = subscribers
-        self._reserve = reserve
+        self._find_conflict = find_conflict
+        self._complete = complete
         self._directories = directories
-        self._stands_by = stands_by
+        self._is_standby = is_standby
         self._assessment = Assessment()
         self._sensor = Sensor(READ_DEADLINE_SECONDS)
         self._observations = 0
         self._wake = asyncio.Event()
-        self._failure_log, self._conflict_log, self._lists_log = ProblemLog(), ProblemLog(), ProblemLog()
+        self._failure_log, self._conflict_log = ProblemLog(), ProblemLog()
 
     @property
     def health(self) -> Health | None:
@@ -144,10 +167,11 @@ class BoardWatch(Generic[S]):
     def has_gpu(self) -> bool:
         return self.health is not None
 
-    def use(self, settings: S) -> None:
+    def use(self, settings: S, prerequisites: Prerequisites) -> None:
         """Observe the board now, and publish by other settings from then on."""
-        before, self._settings = self._settings, settings
-        if _checked(settings) != _checked(before):
+        self._settings = settings
+        if prerequisites != self._prerequisites:
+            self._prerequisites = prerequisites
             self._assessment.reconsider()
         self._wake.set()
 
@@ -170,32 +194,26 @@ class BoardWatch(Generic[S]):
             )
 
     async def observe(self) -> None:
-        settings, known, assessment = self._settings, self.detection, self._assessment
-        all_well = self.health is not None and self.health.healthy and assessment.settled
-        search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
-        self._observations += 1
-        # A newcomer serves from its first registration on, so it writes before that: a device whose files
-        # are missing must never be advertised.
-        writes = not self._stands_by()
-        seen: Observation | None = None
+        """Observe the board once, and publish its GPU."""
+        # The settings of the start of an observation: new ones can come before its end.
+        settings = self._settings
+        # An instance that starts serves from its first registration on, so it writes before that: a device
+        # whose files are missing must never be advertised.
+        standby = self._is_standby()
+        observation: Observation | None = None
         shortage = False
         try:
-            seen = await self._sensor.read(lambda: self._observe(settings, known, search, writes))
+            observation = await self._read(settings.host_root, standby)
         except OSError as error:
             # An unobserved GPU is unhealthy: a pod on a broken GPU is worse than a pod that waits.
             self._failure_log.warn(f"cannot observe the board: {describe_error(error, 'the read hangs')}")
             shortage = is_own_shortage(error)
         else:
             self._failure_log.resolved("the board can be observed again")
-            if seen.detection != known:
-                _log_detection(seen.detection)
-            self.detection, self.conflict = seen.detection, seen.conflict
-            if seen.unseen:
-                self._lists_log.warn(
-                    "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
-                    f"{brief(seen.unseen)}: mount their directories below {settings.host_root}, read-only"
-                )
-        self.sample = seen.sample if seen else None
+            if observation.detection != self.detection:
+                _log_detection(observation.detection)
+            self.detection, self.conflict = observation.detection, observation.conflict
+        self.sample = observation.sample if observation else None
         self.observed_at = asyncio.get_running_loop().time()
         if shortage or self.detection is None:
             return  # this process lacks files or memory: the GPU keeps its health
@@ -206,102 +224,56 @@ class BoardWatch(Generic[S]):
         if self.conflict or self.detection.gpu.state == "absent":
             self._publisher.withdraw()
             return
-        now = assessment.add(seen)
-        limit_problem = assessment.limit_problem
-        self._publisher.publish(settings, self.detection, now, limit_problem)
-        for subscriber in self._subscribers if writes else ():
-            await subscriber(settings, self.detection, (now.healthy and limit_problem) or now)
+        gpu_health = self._assessment.add(observation)
+        limit_problem = self._assessment.limit_problem
+        self._publisher.publish(settings, self.detection, gpu_health, limit_problem)
+        for subscriber in () if standby else self._subscribers:
+            await subscriber(settings, self.detection, (gpu_health.healthy and limit_problem) or gpu_health)
 
-    def _observe(self, settings: S, known: Detection | None, search: bool, writes: bool) -> Observation:
+    async def _read(self, root: Path, standby: bool) -> Observation:
+        """Read the board in a thread. Raises OSError."""
+        known, prerequisites = self.detection, self._prerequisites
+        all_well = self.health is not None and self.health.healthy and self._assessment.settled
+        search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
+        self._observations += 1
+        return await self._sensor.read(
+            lambda: self._read_now(root, known, prerequisites, search=search, standby=standby)
+        )
+
+    def _read_now(
+        self,
+        root: Path,
+        known: Detection | None,
+        prerequisites: Prerequisites,
+        *,
+        search: bool,
+        standby: bool,
+    ) -> Observation:
         """Read the board. A vanished GPU keeps its last detection; its sample shows the missing part."""
-        root = settings.host_root
         found = detect(root) if known is None or search else known
         if known and known.gpu.state != "absent" and found.gpu.state == "absent":
             found = known
         if found.gpu.state == "absent":
             return Observation(found)
-        try:
-            self._reserve()
-        except BothApisError as error:
-            return Observation(found, conflict=str(error))
-        if settings.reads_power:
-            found = found._replace(power=read_power(root, found.gpu))
+        if conflict := self._find_conflict():
+            return Observation(found, conflict=conflict)
+        found = self._complete(root, found)
         sample = health.sample(root, found.gpu)
+
+        def fulfil(one: Prerequisite) -> Health:
+            return one.check(found) if standby else one.provide(found, renew=search)
+
         return Observation(
             found,
             sample,
-            gpu=_first_problem(_gpu_prerequisites(settings, found, sample, search, writes)),
-            memory=_first_problem(_memory_prerequisites(settings, found, writes)),
-            unseen=_unseen(root) if settings.cdi and search else (),
+            gpu=_first_problem(health.assess(sample), map(fulfil, prerequisites.gpu)),
+            memory=_first_problem(HEALTHY, map(fulfil, prerequisites.memory)),
         )
 
 
-def _unseen(root: Path) -> Sequence[str]:
-    try:
-        return cdi.unseen(root)
-    except OSError as error:  # then there is no spec, either
-        raise_own_shortage(error)
-        return ()
-
-
-def _checked(settings: PluginSettings | DraSettings) -> tuple[object, ...]:
-    """Give the settings that decide which prerequisites there are, below."""
-    return (
-        *(settings.host_root, settings.cdi, settings.cdi_version),
-        *(settings.configured_memory, settings.gpu_limit_dir, settings.gpu_limit_library),
-    )
-
-
-def _gpu_prerequisites(
-    settings: PluginSettings | DraSettings, found: Detection, sample: Sample, search: bool, writes: bool
-) -> Iterator[Health]:
-    """Check everything without which no container can have the GPU."""
-    yield health.assess(sample)
-    if settings.cdi and (search or not HostTree(settings.host_root).link(cdi.SPEC_FILE)):
-        # The spec comes before the devices that name it: a runtime rejects a container without it.
-        yield _provided(
-            (lambda: cdi.write(settings.host_root, found.gpu.device_nodes, settings.cdi_version))
-            if writes
-            else (lambda: cdi.check(settings.host_root)),
-            Health(False, "cdi-missing", "no CDI spec, so no container can have it"),
-        )
-
-
-def _memory_prerequisites(
-    settings: PluginSettings | DraSettings, found: Detection, writes: bool
-) -> Iterator[Health]:
-    """Check everything without which no container's memory can be limited, where memory is divided."""
-    yield HEALTHY
-    total, there = settings.configured_memory, found.gpu.memory_bytes
-    if not total:
-        return
-    if there is not None and total > there:
-        configured, has = render_quantity(total), render_quantity(there // MIB * MIB)
-        yield Health(
-            False, "memory-total", f"memoryTotal is {configured}, but the board has {has}: configure less"
-        )
-    yield _provided(
-        (lambda: provide_files(settings.gpu_limit_dir, settings.gpu_limit_library))
-        if writes
-        else (lambda: check_files(settings.gpu_limit_dir)),
-        Health(False, "limit-missing", "no container's memory could be limited"),
-    )
-
-
-def _first_problem(found: Iterator[Health]) -> Health:
-    """Give the first health that is not healthy, and the first one if all are."""
-    first = next(found)
-    return first if not first.healthy else next((one for one in found if not one.healthy), first)
-
-
-def _provided(provide: Callable[[], object], otherwise: Health) -> Health:
-    """Write or check the files of a prerequisite; gives the health `otherwise` if that is not possible."""
-    try:
-        provide()
-    except OSError as error:
-        raise_own_shortage(error)
-        return otherwise._replace(detail=f"{otherwise.detail}: {error}")
-    return HEALTHY
+def _first_problem(first: Health, others: Iterable[Health]) -> Health:
+    """Give the first health that is not healthy, and `first` if all are. The others are read up to it."""
+    return first if not first.healthy else next((one for one in others if not one.healthy), first)
 
 
 def _log_detection(found: Detection) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.settings import ConfigError, PluginSettings
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
@@ -20,6 +20,7 @@ from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.kubelet.unused_ledgers import UnusedLedgers
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system import mounts
 from tegra_device_plugin.telemetry import jtop
@@ -63,11 +64,12 @@ class DevicePlugin(Service[PluginSettings]):
         driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
         board = self._board = BoardWatch(
             settings,
+            prerequisites(settings),
             ResourcePublisher(advertised),
-            lambda: self._gpu_lock.acquire(settings.device_plugin_dir),
             [koordinator.Koordlet().report, UnusedLedgers().remove],
+            find_conflict=lambda: self._gpu_lock.conflict(settings.device_plugin_dir),
             directories=_directories,
-            stands_by=lambda: registrars.yields,
+            is_standby=lambda: registrars.yields,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
         probe = jtop.JtopProbe(settings.host_root)
@@ -94,10 +96,25 @@ class DevicePlugin(Service[PluginSettings]):
         if places != (before.host_root, before.device_plugin_dir, before.metrics_address):
             self._restart(before)
             return
-        unchanged = self._settings == before
+        unchanged = now == before
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
-            self._board.use(self._settings)
+            self._board.use(now, prerequisites(now))
+
+
+def prerequisites(settings: PluginSettings) -> Prerequisites:
+    units = settings.units
+    return Prerequisites(
+        gpu=(cdi.SpecFile(settings.host_root, settings.cdi_version),)
+        if "cdi-cri" in settings.device_list_strategy
+        else (),
+        memory=(
+            MemoryTotal(units.memory_total),
+            LimitFiles(settings.gpu_limit_dir, settings.gpu_limit_library),
+        )
+        if units
+        else (),
+    )
 
 
 def _directories(settings: PluginSettings) -> Iterator[Path]:

@@ -15,7 +15,7 @@ from tegra_device_plugin.agent import agent_pages
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import Pods, UnitResources
-from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
@@ -107,7 +107,7 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     boards.build(boards.load()[BOARD], root)
     advertised, counted = AdvertisedResources(), Counters()
     telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
-    board = BoardWatch(PluginSettings(host_root=root), ResourcePublisher(advertised))
+    board = BoardWatch(PluginSettings(host_root=root), Prerequisites(), ResourcePublisher(advertised))
     registrars = Registrars(Instance(), root, advertised, counted)
     page = await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}

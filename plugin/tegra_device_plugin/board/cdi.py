@@ -11,11 +11,15 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
 from tegra_device_plugin.system.atomicfile import update_file
-from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
+from tegra_device_plugin.system.log import ProblemLog, brief
 from tegra_device_plugin.system.mounts import parts_of_host
 
 KIND = "k8s.device-plugin.nvidia.com/gpu"  # the kind of NVIDIA's plugin; the toolkit's own is nvidia.com/gpu
@@ -34,6 +38,44 @@ MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 # (container-device-interface issue 199, containerd PR 10077, moby PR 47706; Podman 4.9 refuses it).
 OLDEST, WITH_GROUPS = "0.5.0", "0.7.0"
 _GROUP_ACCESS, _ACCESS_FOR_ALL = stat.S_IRGRP | stat.S_IWGRP, stat.S_IROTH | stat.S_IWOTH
+
+
+_MISSING = Health(False, "cdi-missing", "no CDI spec, so no container can have it")
+
+
+@dataclass(frozen=True)
+class SpecFile:
+    """The spec of the board at `root`: a runtime rejects a container whose CDI device has none.
+
+    So the spec comes before the devices that name it.
+    """
+
+    root: Path
+    version: str = OLDEST
+    _lists_log: ProblemLog = field(default_factory=ProblemLog, init=False, compare=False)
+
+    def provide(self, found: Detection, *, renew: bool) -> Health:
+        """Make the spec if it is missing; with `renew`, make it again and log which entries it lacks."""
+        if not renew and HostTree(self.root).link(SPEC_FILE):
+            return HEALTHY
+        if renew:
+            self._log_unmounted_entries()
+        return unless_it_fails(lambda: write(self.root, found.gpu.device_nodes, self.version), _MISSING)
+
+    def check(self, found: Detection) -> Health:
+        return unless_it_fails(lambda: HostTree(self.root).resolve(SPEC_FILE), _MISSING)
+
+    def _log_unmounted_entries(self) -> None:
+        try:
+            entries = unmounted_entries(self.root)
+        except OSError as error:  # then no spec can be made, either
+            raise_own_shortage(error)
+            return
+        if entries:
+            self._lists_log.warn(
+                "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
+                f"{brief(entries)}: mount their directories below {self.root}, read-only"
+            )
 
 
 class NoCsvFilesError(OSError):
@@ -55,12 +97,7 @@ def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> Non
     update_file(Path(host.real(SPEC_FILE)), text)
 
 
-def check(root: Path) -> None:
-    """Raise OSError if there is no spec below the host root `root`."""
-    HostTree(root).resolve(SPEC_FILE)
-
-
-def unseen(root: Path) -> tuple[str, ...]:
+def unmounted_entries(root: Path) -> tuple[str, ...]:
     """Give the entries of the CSV files that no spec from here has: their directories are not mounted.
 
     Raises NoCsvFilesError, OSError.

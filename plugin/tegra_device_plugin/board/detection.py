@@ -273,7 +273,7 @@ class Detection(NamedTuple):
     board: Board
     gpu: Gpu
     power: Power = Power()
-    """Unknown by default: a separate read (`read_power`)."""
+    """Unknown by default: a separate read (`with_power`)."""
 
     @property
     def evidence(self) -> tuple[Evidence, ...]:
@@ -298,6 +298,11 @@ class Detection(NamedTuple):
             },
             "evidence": [entry._asdict() for entry in self.evidence],
         }
+
+
+def with_power(root: Path, found: Detection) -> Detection:
+    """Give the detection with the board's present power mode."""
+    return found._replace(power=read_power(root, found.gpu))
 
 
 def detect(root: Path) -> Detection:

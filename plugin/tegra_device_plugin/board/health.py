@@ -9,7 +9,7 @@ power-down by railgate_delay (500 ms). So POLL_SECONDS is ten times as long, and
 import errno
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,6 +60,19 @@ class Health(NamedTuple):
 
 HEALTHY = Health(True, "ok", "")
 UNKNOWN = Health(False, "unknown", "the GPU could not be observed")
+
+
+def unless_it_fails(work: Callable[[], object], failure: Health) -> Health:
+    """Do `work`. Gives HEALTHY, or `failure` with the error's text after an OSError.
+
+    Raises OSError for a shortage of descriptors or memory.
+    """
+    try:
+        work()
+    except OSError as error:
+        raise_own_shortage(error)
+        return failure._replace(detail=f"{failure.detail}: {error}")
+    return HEALTHY
 
 
 def sample(root: Path, gpu: Gpu) -> Sample:

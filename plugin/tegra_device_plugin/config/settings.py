@@ -99,19 +99,6 @@ class PluginSettings(NamedTuple):
     sharing: Sharing = Sharing()
     units: Units | None = None
 
-    @property
-    def configured_memory(self) -> int | None:
-        """Bytes of GPU memory that are divided into units, None without units."""
-        return self.units.memory_total if self.units else None
-
-    @property
-    def cdi(self) -> bool:
-        return "cdi-cri" in self.device_list_strategy
-
-    @property
-    def reads_power(self) -> bool:
-        return False
-
 
 class DraSettings(NamedTuple):
     dra: Dra
@@ -124,19 +111,6 @@ class DraSettings(NamedTuple):
     gpu_limit_library: Path = GPU_LIMIT_LIBRARY
     kubelet_dir: Path = Path("/var/lib/kubelet")
     cdi_version: str = CDI_VERSIONS[0]
-
-    @property
-    def configured_memory(self) -> int | None:
-        """Bytes of GPU memory that claims divide, None where the mode does not divide memory."""
-        return self.dra.configured_memory
-
-    @property
-    def cdi(self) -> bool:
-        return True
-
-    @property
-    def reads_power(self) -> bool:
-        return True
 
 
 class AgentSettings(NamedTuple):

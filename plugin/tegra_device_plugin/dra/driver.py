@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.detection import Detection, with_power
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.boardwatch import BoardWatch
+from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.dra import api_server, checkpoint
@@ -25,6 +25,7 @@ from tegra_device_plugin.dra.preparing import Calls, Preparer
 from tegra_device_plugin.dra.slices import SlicePublisher, Written
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
 from tegra_device_plugin.system import mounts, waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
@@ -102,8 +103,10 @@ class Driver(Service[DraSettings]):
             devices = Devices(publisher, board_health, place)
             board = BoardWatch(
                 settings,
+                _prerequisites(settings),
                 devices,
-                lambda: self._gpu_lock.acquire(device_plugins),
+                find_conflict=lambda: self._gpu_lock.conflict(device_plugins),
+                complete=with_power,
                 directories=_directories,
             )
             registration = DriverRegistration(
@@ -124,6 +127,16 @@ class Driver(Service[DraSettings]):
                 _keep_files(settings.host_root, preparer, devices.observed),
                 self._follow_configuration(),
             )
+
+
+def _prerequisites(settings: DraSettings) -> Prerequisites:
+    total = settings.dra.configured_memory
+    return Prerequisites(
+        gpu=(cdi.SpecFile(settings.host_root, settings.cdi_version),),
+        memory=(MemoryTotal(total), LimitFiles(settings.gpu_limit_dir, settings.gpu_limit_library))
+        if total
+        else (),
+    )
 
 
 def _directories(settings: DraSettings) -> Iterator[Path]:

@@ -77,6 +77,14 @@ class GpuLock:
             self.release()
             self._directory = directory
 
+    def conflict(self, device_plugins: Path) -> str | None:
+        """Acquire the lock, if not done. Gives the reason while the other API has the GPU. Raises OSError."""
+        try:
+            self.acquire(device_plugins)
+        except BothApisError as error:
+            return str(error)
+        return None
+
     def release(self) -> None:
         if self._directory is not None:
             os.close(self._directory)

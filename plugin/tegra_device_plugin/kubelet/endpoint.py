@@ -20,9 +20,9 @@ from tegra_device_plugin.sharing.allocation import (
     Registration,
     RejectedRequestError,
     Resource,
-    brief,
 )
 from tegra_device_plugin.system.directorywatch import Identity
+from tegra_device_plugin.system.log import brief
 
 
 class AdvertisedResources:

@@ -8,13 +8,12 @@ from typing import NamedTuple
 
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.sharing.memory_limit import MemoryLimit, Mount
+from tegra_device_plugin.system.log import brief
 
 # One iGPU per board: the id is constant over restarts and re-installations.
 GPU_ID = "igpu0"
 
 VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"  # read by NVIDIA's runtime
-
-_FEW = 4  # ids in a line of text
 
 
 class RejectedRequestError(ValueError):
@@ -133,10 +132,3 @@ class Resource(NamedTuple):
         if required is None or (required.unless_all and len(requested) == len(self.ids)):
             return None
         return required.resource
-
-
-def brief(ids: Sequence[str]) -> str:
-    """Give the ids as text, of many ids the first and the number of the others."""
-    if len(ids) <= _FEW:
-        return ", ".join(ids)
-    return f"{', '.join(ids[:_FEW])} and {len(ids) - _FEW} more"

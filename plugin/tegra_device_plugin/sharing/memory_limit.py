@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
 from tegra_device_plugin.config.units import Units, lowest
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.atomicfile import update_file
-from tegra_device_plugin.system.kubernetes import MIB
+from tegra_device_plugin.system.kubernetes import MIB, render_quantity
 
 LIBRARY = "libtegra-gpu-limit.so"
 PRELOAD = "ld.so.preload"
@@ -23,6 +25,8 @@ _LEDGERS_MODE = 0o700  # the container runtime, which mounts them, is root
 CONTAINER_LIBRARY = f"/usr/lib/tegra-gpu-limit/{LIBRARY}"
 CONTAINER_PRELOAD = "/etc/ld.so.preload"
 CONTAINER_LEDGER = "/run/tegra-gpu-limit/ledger"
+
+_MISSING = Health(False, "limit-missing", "no container's memory could be limited")
 
 
 class Mount(NamedTuple):
@@ -55,6 +59,40 @@ def check_files(directory: Path) -> None:
         raise OSError(f"{library} is empty")
     if preload.read_bytes() != f"{CONTAINER_LIBRARY}\n".encode():
         raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
+
+
+@dataclass(frozen=True)
+class MemoryTotal:
+    """The configured `total`, in bytes: the board must have that much memory."""
+
+    total: int
+
+    def provide(self, found: Detection, *, renew: bool) -> Health:
+        return self.check(found)
+
+    def check(self, found: Detection) -> Health:
+        there = found.gpu.memory_bytes
+        if there is None or self.total <= there:
+            return HEALTHY
+        configured, has = render_quantity(self.total), render_quantity(there // MIB * MIB)
+        return Health(
+            False, "memory-total", f"memoryTotal is {configured}, but the board has {has}: configure less"
+        )
+
+
+@dataclass(frozen=True)
+class LimitFiles:
+    """The files of all containers in `directory`, made from `library`."""
+
+    directory: Path
+    library: Path
+
+    def provide(self, found: Detection, *, renew: bool) -> Health:
+        # At each observation, `renew` or not: the files are small.
+        return unless_it_fails(lambda: provide_files(self.directory, self.library), _MISSING)
+
+    def check(self, found: Detection) -> Health:
+        return unless_it_fails(lambda: check_files(self.directory), _MISSING)
 
 
 # NVIDIA's own name for it, in MiB (kai-scheduler/gpu-fractioning).

@@ -5,13 +5,14 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from tegra_device_plugin.system.hosttree import is_own_shortage
 
 # From one place in the code: a reboot logs a line for each of 110 pods.
 LINES_PER_MINUTE = 120
 TRACEBACK_LINES = 20
+_FEW = 4  # names in a line
 
 logger = logging.getLogger(__name__)
 
@@ -94,6 +95,13 @@ class ProblemLog:
         if self._logged is not None:
             logger.info("%s", text)
             self._logged = None
+
+
+def brief(names: Sequence[str]) -> str:
+    """Give the names as text, of many names the first and the number of the others."""
+    if len(names) <= _FEW:
+        return ", ".join(names)
+    return f"{', '.join(names[:_FEW])} and {len(names) - _FEW} more"
 
 
 def leaves(error: Exception) -> Iterator[Exception]:

@@ -16,7 +16,7 @@ from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
 from tegra_device_plugin.config.units import Memory, Units
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
-from tegra_device_plugin.plugin import ResourcePublisher
+from tegra_device_plugin.plugin import ResourcePublisher, prerequisites
 from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.system.waiting import Sensor
 
@@ -29,7 +29,10 @@ class Watched:
     def __init__(self, root: Path, settings: PluginSettings | None = None) -> None:
         self.advertised = AdvertisedResources()
         settings = settings or PluginSettings(host_root=root)
-        self.watch = BoardWatch(settings, ResourcePublisher(self.advertised))
+        self.watch = BoardWatch(settings, prerequisites(settings), ResourcePublisher(self.advertised))
+
+    def use(self, settings: PluginSettings) -> None:
+        self.watch.use(settings, prerequisites(settings))
 
     @property
     def resource(self) -> Resource:
@@ -135,7 +138,7 @@ async def test_cdi_devices_are_advertised_only_with_their_spec(
             advertised_with_spec.append((orin / "run/cdi/tegra-device-plugin.json").is_file())
 
     monkeypatch.setattr(watched.advertised, "advertise", advertised)
-    watched.watch.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    watched.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert advertised_with_spec == []
     assert await watched.observe() == "1 ok"
     assert advertised_with_spec == [True]
@@ -160,10 +163,14 @@ async def test_an_instance_that_stands_by_writes_nothing_but_needs_the_files(
     async def report(_settings: PluginSettings, _found: Detection, found: health.Health) -> None:
         reported.append(found.healthy)
 
-    stands_by = True
+    standby = True
     advertised = AdvertisedResources()
     watch = BoardWatch(
-        settings, ResourcePublisher(advertised), subscribers=[report], stands_by=lambda: stands_by
+        settings,
+        prerequisites(settings),
+        ResourcePublisher(advertised),
+        [report],
+        is_standby=lambda: standby,
     )
 
     async def observe() -> str:
@@ -173,16 +180,16 @@ async def test_an_instance_that_stands_by_writes_nothing_but_needs_the_files(
 
     assert await observe() == "cdi-missing"
     assert not spec.exists() and not library.exists()
-    stands_by = False
+    standby = False
     assert await observe() == "ok"
-    stands_by = True
+    standby = True
     spec.write_text("{}")
     library.write_bytes(b"theirs")
     for _ in range(12):
         assert await observe() == "ok"
     assert (spec.read_text(), library.read_bytes()) == ("{}", b"theirs")
     assert reported == [True]
-    stands_by = False
+    standby = False
     for _ in range(12):
         await observe()
     assert (len(spec.read_text()) > 100, library.read_bytes()) == (True, b"ours")
@@ -238,7 +245,7 @@ async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> No
     await changed.wait()
     assert len(watched.resource.ids) == 1
     changed = watched.advertised.changed
-    watched.watch.use(PluginSettings(host_root=orin, sharing=Sharing(replicas=3)))
+    watched.use(PluginSettings(host_root=orin, sharing=Sharing(replicas=3)))
     async with asyncio.timeout(health.POLL_SECONDS / 2):
         await changed.wait()
     assert len(watched.resource.ids) == 3
@@ -256,7 +263,7 @@ async def test_other_settings_do_not_make_one_failed_look_count(
         PluginSettings(host_root=orin),
         PluginSettings(host_root=orin, device_list_strategy=BY_CDI),
     ):
-        watched.watch.use(settings)
+        watched.use(settings)
         with monkeypatch.context() as patch:
             patch.setattr(health, "sample", unreadable)
             assert await watched.observe() == "1 ok"
@@ -267,7 +274,7 @@ async def test_new_settings_whose_prerequisites_fail_count_at_the_first_look(ori
     watched = Watched(orin)
     assert await watched.observe() == "1 ok"
     (orin / "etc/nvidia-container-runtime").rename(orin / "away")
-    watched.watch.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    watched.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert await watched.observe() == "1 cdi-missing"
 
 

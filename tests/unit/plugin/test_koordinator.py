@@ -14,7 +14,7 @@ from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import PluginSettings, load_plugin
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
-from tegra_device_plugin.plugin import ResourcePublisher
+from tegra_device_plugin.plugin import ResourcePublisher, prerequisites
 from tegra_device_plugin.sharing import koordinator
 
 from tests import boards
@@ -44,7 +44,10 @@ def make(orin: Path, tmp_path: Path) -> Make:
 
 def watched(settings: PluginSettings) -> BoardWatch[PluginSettings]:
     return BoardWatch(
-        settings, ResourcePublisher(AdvertisedResources()), subscribers=[koordinator.Koordlet().report]
+        settings,
+        prerequisites(settings),
+        ResourcePublisher(AdvertisedResources()),
+        [koordinator.Koordlet().report],
     )
 
 
