@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
-from tegra_device_plugin.config.settings import ConfigError
+from tegra_device_plugin.config.options import ConfigError
 
 _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),

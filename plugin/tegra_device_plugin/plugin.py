@@ -12,7 +12,8 @@ from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
-from tegra_device_plugin.config.settings import ConfigError, PluginSettings
+from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars

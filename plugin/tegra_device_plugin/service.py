@@ -12,7 +12,8 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
-from tegra_device_plugin.config.settings import AgentSettings, ConfigError, DraSettings, PluginSettings
+from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import AgentSettings, DraSettings, PluginSettings
 from tegra_device_plugin.system import log, waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 

@@ -19,6 +19,7 @@ from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
+from tegra_device_plugin.system.kubernetes import CDI_VERSIONS
 from tegra_device_plugin.system.log import ProblemLog, brief
 from tegra_device_plugin.system.mounts import parts_of_host
 
@@ -33,10 +34,7 @@ _CSV_BYTES = 1 << 20
 _RELEASE = "/etc/nv_tegra_release"
 _HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base
 MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
-# Versions of CDI. Every runtime with CDI reads 0.5.0. It refuses versions and fields that it does not know.
-# 0.7.0 has `additionalGids`. Read from containerd 1.7.16 and 2.0, Docker 26.1, CRI-O 1.30, Podman 5.1 on
-# (container-device-interface issue 199, containerd PR 10077, moby PR 47706; Podman 4.9 refuses it).
-OLDEST, WITH_GROUPS = "0.5.0", "0.7.0"
+OLDEST, WITH_GROUPS = CDI_VERSIONS
 _GROUP_ACCESS, _ACCESS_FOR_ALL = stat.S_IRGRP | stat.S_IWGRP, stat.S_IROTH | stat.S_IWOTH
 
 

@@ -19,7 +19,9 @@ from tegra_device_plugin.commands.common import (
     config_file,
     say,
 )
-from tegra_device_plugin.config.settings import GPU_LIMIT_DIR, ConfigError, load_gpu_limit_dir, read_file
+from tegra_device_plugin.config.file import read_file
+from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import GPU_LIMIT_DIR, load_gpu_limit_dir
 from tegra_device_plugin.telemetry import shares
 
 

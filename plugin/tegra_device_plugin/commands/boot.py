@@ -16,7 +16,8 @@ from tegra_device_plugin.commands.common import (
     flags,
     say,
 )
-from tegra_device_plugin.config.settings import PLUGIN_OPTIONS, load_plugin
+from tegra_device_plugin.config.options import PLUGIN_OPTIONS
+from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.kubelet import boot
 from tegra_device_plugin.sharing.resources import make_resources
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tegra_device_plugin.config.settings import Flags, Option
+from tegra_device_plugin.config.options import Flags, Option
 
 if TYPE_CHECKING:
     from tegra_device_plugin.service import ConfigWatch

@@ -15,16 +15,8 @@ from tegra_device_plugin.commands.common import (
     add_pod_resources,
     configuration,
 )
-from tegra_device_plugin.config.settings import (
-    COMMON_OPTIONS,
-    DRA_OPTIONS,
-    MODES,
-    PLUGIN_OPTIONS,
-    QOS_POLICIES,
-    load_agent,
-    load_dra,
-    load_plugin,
-)
+from tegra_device_plugin.config.options import COMMON_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS
+from tegra_device_plugin.config.settings import MODES, QOS_POLICIES, load_agent, load_dra, load_plugin
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -21,7 +21,8 @@ from tegra_device_plugin.commands.common import (
     say,
 )
 from tegra_device_plugin.config import dra_modes
-from tegra_device_plugin.config.settings import ConfigError, read_file
+from tegra_device_plugin.config.file import read_file
+from tegra_device_plugin.config.options import ConfigError
 from tegra_device_plugin.config.units import describe
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.atomicfile import replace_file

@@ -40,6 +40,10 @@ def render_quantity(size: int) -> str:
 
 DEFAULT_RESOURCE = "nvidia.com/gpu"
 DRIVER = "gpu.jetson-k3s.github.io"
+# Of CDI specs. Every runtime with CDI reads the first. It refuses versions and fields that it does not know.
+# The second has `additionalGids`. Read from containerd 1.7.16 and 2.0, Docker 26.1, CRI-O 1.30, Podman 5.1 on
+# (container-device-interface issue 199, containerd PR 10077, moby PR 47706; Podman 4.9 refuses it).
+CDI_VERSIONS = ("0.5.0", "0.7.0")
 
 _MAX_LABEL = 63  # characters of a label's value (apimachinery validation.go)
 _NOT_IN_LABEL = re.compile(r"[^A-Za-z0-9._-]+")

@@ -13,7 +13,9 @@ from tegra_device_plugin import boardwatch
 from tegra_device_plugin.board import health
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.boardwatch import BoardWatch
-from tegra_device_plugin.config.settings import DeviceListStrategy, PluginSettings, Sharing
+from tegra_device_plugin.config.file import Sharing
+from tegra_device_plugin.config.options import DeviceListStrategy
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.config.units import Memory, Units
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
 from tegra_device_plugin.plugin import ResourcePublisher, prerequisites

@@ -8,16 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tegra_device_plugin.config.settings import (
-    MAX_REPLICAS,
-    PLUGIN_OPTIONS,
-    ConfigError,
-    Option,
-    PluginSettings,
-    Sharing,
-    load_plugin,
-    read_file,
-)
+from tegra_device_plugin.config.file import MAX_REPLICAS, Sharing, read_file
+from tegra_device_plugin.config.options import PLUGIN_OPTIONS, ConfigError, Option
+from tegra_device_plugin.config.settings import PluginSettings, load_plugin
 from tegra_device_plugin.config.units import MOST_IDS
 from tegra_device_plugin.system.kubernetes import resource_name
 

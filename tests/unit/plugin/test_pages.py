@@ -14,7 +14,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health, assess, sample
-from tegra_device_plugin.config.settings import PluginSettings, Sharing
+from tegra_device_plugin.config.file import Sharing
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system.mounts import StaleMountError

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.health import Health
-from tegra_device_plugin.config.settings import PluginSettings, Sharing
+from tegra_device_plugin.config.file import Sharing
+from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
 from tegra_device_plugin.sharing.memory_limit import Mount
 from tegra_device_plugin.sharing.resources import make_resources

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.board.health import HEALTHY, Health
 from tegra_device_plugin.cli import main
-from tegra_device_plugin.config.settings import ConfigError, PluginSettings, load_plugin
+from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import PluginSettings, load_plugin
 from tegra_device_plugin.config.units import MOST_IDS, Numbered, lowest
 from tegra_device_plugin.kubelet.endpoint import device_list
 from tegra_device_plugin.sharing import memory_limit

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.config.dra_modes import Dra, describe
-from tegra_device_plugin.config.settings import ConfigError, DraSettings, load_dra, load_plugin
+from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import DraSettings, load_dra, load_plugin
 from tegra_device_plugin.system.kubernetes import GIB, MIB
 
 UNITS = "units: {memoryTotal: 6Gi}"
