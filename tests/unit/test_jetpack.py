@@ -7,6 +7,7 @@ import jinja2
 import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_releases as releases
 from tegra_device_plugin.board import catalogue
 
 from tests.unit.roles.places import ROLES
@@ -26,6 +27,11 @@ NOT_LISTED = [
     ("39.1.0", "7", "39.0.0"),
 ]
 UNKNOWN = ["28.2.1", "33.0.0", "35.0.9", "38.1.9", "40.0.0"]
+
+
+def test_the_roles_list_is_a_copy_of_the_plugins_catalogue() -> None:
+    listed = {catalogue.version(release): jetpack for release, jetpack in catalogue.load().jetpack.items()}
+    assert listed == releases.JETPACK
 
 
 @pytest.mark.parametrize(("release", "jetpack", "nearest"), LISTED + NOT_LISTED)
