@@ -52,10 +52,10 @@ class DevicePlugin(Service[PluginSettings]):
     It fails with OSError where the metrics address is taken or the DRA driver serves this board.
     """
 
-    def __init__(self, configuration: ConfigWatch[PluginSettings], *, stands_by: bool = False) -> None:
-        """Read the settings; raises ConfigError. `stands_by`: serve only while no other instance does."""
+    def __init__(self, configuration: ConfigWatch[PluginSettings], *, standby: bool = False) -> None:
+        """Read the settings; raises ConfigError. `standby`: serve only while no other instance does."""
         super().__init__(configuration)
-        self._instance = Instance(stands_by=stands_by)
+        self._instance = Instance(standby=standby)
         self._counted = Counters()
         self._board: BoardWatch[PluginSettings] | None = None
         self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
@@ -83,7 +83,7 @@ class DevicePlugin(Service[PluginSettings]):
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             # A relay for the instance that stands by would only take memory: the pod has the metrics.
-            telemetry = [] if self._instance.stands_by else [probe.run()]
+            telemetry = [] if self._instance.standby else [probe.run()]
             await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), *telemetry)
 
     def _reject(self, error: ConfigError) -> None:

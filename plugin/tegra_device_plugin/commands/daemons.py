@@ -34,7 +34,7 @@ def _run(options: argparse.Namespace) -> int:
     from tegra_device_plugin.plugin import DevicePlugin  # noqa: PLC0415 - each command imports its own parts
 
     settings = configuration(options, PLUGIN_OPTIONS, load_plugin)
-    asyncio.run(DevicePlugin(settings, stands_by=options.stand_by).run())
+    asyncio.run(DevicePlugin(settings, standby=options.stand_by).run())
     return EXIT_OK
 
 

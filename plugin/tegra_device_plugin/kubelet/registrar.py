@@ -18,7 +18,7 @@ from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet import registration as steps
 from tegra_device_plugin.kubelet import sockets
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters, Endpoint
-from tegra_device_plugin.kubelet.registration import Facts, Register, StandBy, State, Wait
+from tegra_device_plugin.kubelet.registration import Facts, Register, Standby, State, Wait
 from tegra_device_plugin.kubelet.sockets import Instance
 from tegra_device_plugin.sharing.allocation import Registration
 from tegra_device_plugin.system import waiting
@@ -69,10 +69,10 @@ class Registrar:
         self._kubelet_socket = directory / sockets.KUBELET_SOCKET
         self._advertised = advertised
         self._counted = counted
-        self._state = State(was_registered=was_registered, stands_by=instance.stands_by)
+        self._state = State(was_registered=was_registered, standby=instance.standby)
         self._endpoint: Endpoint | None = None
         self._retiring: list[Endpoint] = []
-        self._said: str | None = None
+        self._logged: str | None = None
         # Sockets of other instances on which nobody listened, and those of them that are new.
         self._silent: Set[str] = frozenset()
         self._starting: Set[str] = frozenset()
@@ -109,21 +109,21 @@ class Registrar:
         """Observe once and act; give the seconds until the next observation, at most `pause`."""
         facts = self._observe()
         self.observed_at = now = _now()
-        self._state = steps.observe(facts, self._state, now)
+        self._state = steps.after_observation(facts, self._state, now)
         self.yields = steps.yields(facts, self._state)
         if self.yields:
-            self._say_once("another instance of the plugin serves here: standing by")
+            self._log_once("another instance of the plugin serves here: standing by")
         match steps.step(facts, self._state, now):
             case Register() as register:
                 await self._register(register, facts, pause)
                 return 0.0
-            case StandBy():
+            case Standby():
                 await self._stop_all()
-                self._state = steps.standing_by(self._state)
+                self._state = steps.after_standby(self._state)
             case Wait(seconds) if seconds is not None:
                 pause = min(pause, seconds)
         if not facts.kubelet:
-            self._say_once(f"waiting for the kubelet: there is no {self._kubelet_socket}")
+            self._log_once(f"waiting for the kubelet: there is no {self._kubelet_socket}")
             # The kernel does not report a removed directory while a socket of this process is bound in it.
             pause = min(pause, OBSERVE_WITHOUT_EVENTS_SECONDS)
         if self._starting:
@@ -140,21 +140,21 @@ class Registrar:
         serving = _serving(others)
         silent = others.keys() - serving
         self._starting, self._silent = silent - self._silent, silent
-        rivals = serving | self._starting
+        other_sockets = serving | self._starting
         return Facts(
             kubelet=Identity.of(self._kubelet_socket),
             own_socket=Identity.of(endpoint.path) if endpoint else None,
             streams=endpoint.streams if endpoint else 0,
             dialled=endpoint is not None and endpoint.dialled,
-            rivals=rivals,
-            superseded=any(map(self._instance.comes_after, rivals)),
+            other_sockets=other_sockets,
+            superseded=any(map(self._instance.yields_to, other_sockets)),
         )
 
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; check every `pause` seconds that the kubelet is the same."""
         if not sockets.accepts(self._kubelet_socket):
-            self._say_once(f"waiting for the kubelet: no process listens on {self._kubelet_socket}")
-            self._state = steps.no_kubelet(self._state, _now())
+            self._log_once(f"waiting for the kubelet: no process listens on {self._kubelet_socket}")
+            self._state = steps.after_no_listener(self._state, _now())
             return
         path = self._directory / self._instance.new_socket()
         endpoint = Endpoint(path, self._registration, self._advertised, self._counted, self.wake)
@@ -163,7 +163,7 @@ class Registrar:
             await self._call(endpoint, register.kubelet, pause)
         except (OSError, aio.AioRpcError, NewKubeletError) as error:
             await endpoint.stop()
-            self._state = steps.failed(self._state, _now())
+            self._state = steps.after_failure(self._state, _now())
             if not isinstance(error, NewKubeletError):
                 self._counted.failed_registrations += 1
                 logger.warning(
@@ -173,19 +173,19 @@ class Registrar:
         except BaseException:
             await endpoint.stop()
             raise
-        self._said = None
+        self._logged = None
         self._counted.registrations += 1
         logger.info("registered %s as %s (%s)", self._resource, endpoint.name, register.reason)
         if self._endpoint:
             self._retiring.append(self._endpoint)
         self._endpoint = endpoint
-        self._state = steps.accepted(
+        self._state = steps.after_acceptance(
             register,
             facts,
             self._state,
             _now(),
             own_socket=endpoint.identity,
-            rivals=_serving(self._instance.others(self._directory)),
+            other_sockets=_serving(self._instance.others(self._directory)),
         )
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:
@@ -229,10 +229,10 @@ class Registrar:
         endpoints, self._endpoint, self._retiring = self._endpoints, None, []
         await asyncio.gather(*(endpoint.stop() for endpoint in endpoints))
 
-    def _say_once(self, why_not_registered: str) -> None:
-        if why_not_registered != self._said:
+    def _log_once(self, why_not_registered: str) -> None:
+        if why_not_registered != self._logged:
             logger.info(why_not_registered)
-            self._said = why_not_registered
+            self._logged = why_not_registered
 
 
 class Registrars:
@@ -267,8 +267,8 @@ class Registrars:
         """True while another instance serves and goes first."""
         if self._running:
             return any(one.yields for one in self._all)
-        return self._instance.stands_by and any(
-            serves and self._instance.comes_after(name)
+        return self._instance.standby and any(
+            serves and self._instance.yields_to(name)
             for name, serves in self._instance.others(self.directory).items()
         )
 
@@ -315,7 +315,7 @@ class Registrars:
         """True if a kubelet that starts now has all resources from this instance, with healthy devices."""
         resources = self._advertised.resources.values()
         return (
-            self._instance.stands_by
+            self._instance.standby
             and bool(resources)
             and all(resource.health.healthy for resource in resources)
             and not sockets.accepts(self.directory / sockets.KUBELET_SOCKET)

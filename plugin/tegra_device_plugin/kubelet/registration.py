@@ -16,7 +16,7 @@ from tegra_device_plugin.system.waiting import Backoff
 RETRY = Backoff(first=0.02, cap=5.0)
 # From a Register to the kubelet's ListAndWatch. It takes milliseconds, but a kubelet before 1.26 answers
 # Register before it dials, and a busy one may dial late.
-PATIENCE = Backoff(first=2.0, cap=32.0)
+DIAL_TIMEOUT = Backoff(first=2.0, cap=32.0)
 # Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener. That of a kubelet
 # that starts comes within microseconds, and the kubelet soon admits pods.
 LISTENER = Backoff(first=0.001, cap=0.25)
@@ -35,7 +35,7 @@ class Facts(NamedTuple):
     """Open ListAndWatch streams of the current endpoint."""
     dialled: bool = False
     """Whether the current endpoint ever had one."""
-    rivals: frozenset[str] = frozenset()
+    other_sockets: frozenset[str] = frozenset()
     """Sockets of other instances of this plugin that serve, or are about to."""
     superseded: bool = False
     """One of them goes first: it is of a newer instance, or this one stands by."""
@@ -58,9 +58,9 @@ class State(NamedTuple):
     registered: Registered | None = None
     was_registered: bool = False
     """Ever since the process started."""
-    stands_by: bool = False
+    standby: bool = False
     """This instance serves only while no other does."""
-    rivals: frozenset[str] = frozenset()
+    other_sockets: frozenset[str] = frozenset()
     """All that have served since the last registration; the kubelet may still use one."""
     kubelet: Identity | None = None
     """The kubelet of the last observation."""
@@ -69,7 +69,7 @@ class State(NamedTuple):
     not_before: float = 0.0
     retry: Backoff = RETRY
     listener: Backoff = LISTENER
-    patience: Backoff = PATIENCE
+    dial_timeout: Backoff = DIAL_TIMEOUT
 
 
 class Wait(NamedTuple):
@@ -85,7 +85,7 @@ class Register(NamedTuple):
     kubelet: Identity
 
 
-class StandBy(NamedTuple):
+class Standby(NamedTuple):
     """End all endpoints: another instance of this plugin serves here, and goes first.
 
     Two instances overlap while a DaemonSet is updated, and where one starts with the board's Docker. Without
@@ -94,7 +94,7 @@ class StandBy(NamedTuple):
     """
 
 
-def observe(facts: Facts, state: State, now: float) -> State:
+def after_observation(facts: Facts, state: State, now: float) -> State:
     """Give the state after an observation. A new kubelet, or a stream of long standing, resets the delays.
 
     With a new kubelet, an instance that stands by lets the others register first.
@@ -102,31 +102,31 @@ def observe(facts: Facts, state: State, now: float) -> State:
     connected_since = None
     if facts.streams:
         connected_since = now if state.connected_since is None else state.connected_since
-    others = state.rivals
-    state = state._replace(rivals=others | facts.rivals, connected_since=connected_since)
+    others = state.other_sockets
+    state = state._replace(other_sockets=others | facts.other_sockets, connected_since=connected_since)
     not_before = now
     if facts.kubelet != state.kubelet:
         state = state._replace(
-            kubelet=facts.kubelet, patience=state.patience.reset(), listener=state.listener.reset()
+            kubelet=facts.kubelet, dial_timeout=state.dial_timeout.reset(), listener=state.listener.reset()
         )
-        if state.stands_by and others:
+        if state.standby and others:
             not_before += STAND_BY_SECONDS
     elif connected_since is None or now - connected_since < state.retry.cap:
         return state
     return state._replace(retry=state.retry.reset(), not_before=not_before)
 
 
-def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
-    """Decide on the action after `observe`."""
+def step(facts: Facts, state: State, now: float) -> Wait | Register | Standby:
+    """Decide on the action after `after_observation`."""
     if facts.kubelet is None:
         return Wait()
     reason = _reason(facts, state, now)
     if reason is None:
         registered = state.registered
-        undialled = registered is not None and not facts.dialled
-        return Wait(registered.stream_until - now if registered and undialled else None)
+        not_dialled = registered is not None and not facts.dialled
+        return Wait(registered.stream_until - now if registered and not_dialled else None)
     if yields(facts, state):
-        return StandBy()
+        return Standby()
     if now < state.not_before:
         return Wait(state.not_before - now)
     return Register(reason, facts.kubelet)
@@ -134,39 +134,41 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | StandBy:
 
 def yields(facts: Facts, state: State) -> bool:
     """True while this instance does not register, because another one goes first."""
-    return facts.superseded and (state.was_registered or state.stands_by)
+    return facts.superseded and (state.was_registered or state.standby)
 
 
-def accepted(
+def after_acceptance(
     register: Register,
     facts: Facts,
     state: State,
     now: float,
     *,
     own_socket: Identity | None,
-    rivals: frozenset[str],
+    other_sockets: frozenset[str],
 ) -> State:
     """Give the state after the kubelet has accepted a registration; `facts` are those it was decided on."""
-    patience = state.patience
+    dial_timeout = state.dial_timeout
     if state.registered and state.registered.kubelet == register.kubelet:
-        patience = patience.reset() if facts.dialled else patience.longer()
-    contested = state.stands_by and bool(rivals)
-    registered = Registered(register.kubelet, own_socket, now + patience.seconds, contested)
-    state = state._replace(registered=registered, was_registered=True, rivals=rivals, patience=patience)
-    return failed(state, now)
+        dial_timeout = dial_timeout.reset() if facts.dialled else dial_timeout.longer()
+    contested = state.standby and bool(other_sockets)
+    registered = Registered(register.kubelet, own_socket, now + dial_timeout.seconds, contested)
+    state = state._replace(
+        registered=registered, was_registered=True, other_sockets=other_sockets, dial_timeout=dial_timeout
+    )
+    return after_failure(state, now)
 
 
-def failed(state: State, now: float) -> State:
+def after_failure(state: State, now: float) -> State:
     """Give the state after an attempt that the kubelet did not accept."""
     return state._replace(not_before=now + state.retry.seconds, retry=state.retry.longer())
 
 
-def no_kubelet(state: State, now: float) -> State:
+def after_no_listener(state: State, now: float) -> State:
     """Give the state after an attempt without a listener."""
     return state._replace(not_before=now + state.listener.seconds, listener=state.listener.longer())
 
 
-def standing_by(state: State) -> State:
+def after_standby(state: State) -> State:
     """Give the state of an instance that stands by."""
     return state._replace(registered=None)
 
@@ -180,7 +182,7 @@ def _reason(facts: Facts, state: State, now: float) -> str | None:
 def _differences(facts: Facts, state: State, registered: Registered, now: float) -> Iterator[str]:
     if facts.kubelet != registered.kubelet:
         yield "the kubelet restarted"
-    if facts.rivals != state.rivals:
+    if facts.other_sockets != state.other_sockets:
         yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:
         yield "the plugin's own socket is gone"

@@ -28,8 +28,8 @@ _PREFIX = "tegra-gpu-"
 _SUFFIX = ".sock"
 
 # Before the start time in the names of an instance that stands by. It sorts before every time.
-_STANDS_BY = "-stand-by-"
-_LONGEST_NAME = f"{_PREFIX}{_STANDS_BY}{2**64 - 1:016x}-{10**9}{_SUFFIX}"
+_STANDBY = "-stand-by-"
+_LONGEST_NAME = f"{_PREFIX}{_STANDBY}{2**64 - 1:016x}-{10**9}{_SUFFIX}"
 
 # Deadlines: a start takes milliseconds; at the stop, for running calls and for all.
 _START_SECONDS = 5.0
@@ -69,10 +69,10 @@ class Instance:
     time is since the boot: a Jetson without a battery has a wrong clock until NTP sets it.
     """
 
-    def __init__(self, *, stands_by: bool = False) -> None:
-        self.stands_by = stands_by
+    def __init__(self, *, standby: bool = False) -> None:
+        self.standby = standby
         started = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-        self._name = f"{_PREFIX}{_STANDS_BY if stands_by else ''}{started:016x}"
+        self._name = f"{_PREFIX}{_STANDBY if standby else ''}{started:016x}"
         self._numbers = itertools.count()
 
     def new_socket(self) -> str:
@@ -85,9 +85,9 @@ class Instance:
         own = f"{self._name}-"
         return {name: accepts(directory / name) for name in _names(directory) if not name.startswith(own)}
 
-    def comes_after(self, rival: str) -> bool:
+    def yields_to(self, other: str) -> bool:
         """True if the instance with this socket goes first."""
-        return rival > self._name
+        return other > self._name
 
 
 class Readiness:

@@ -50,7 +50,7 @@ def test_only_stale_sockets_of_this_plugin_are_removed(
 
 def test_a_directory_whose_name_is_too_long_for_sockets_is_rejected() -> None:
     check_length(Path("/var/lib/kubelet/device-plugins"))
-    longest = "/" + Instance(stands_by=True).new_socket().replace("-0.sock", f"-{10**9}.sock")
+    longest = "/" + Instance(standby=True).new_socket().replace("-0.sock", f"-{10**9}.sock")
     fits = Path("/" + "a" * (MAX_SOCKET_PATH - len(longest) - 1))
     check_length(fits)
     with pytest.raises(OSError, match="by 1 bytes"):
@@ -58,15 +58,15 @@ def test_a_directory_whose_name_is_too_long_for_sockets_is_rejected() -> None:
 
 
 def test_a_newer_instance_goes_first_and_one_that_stands_by_last() -> None:
-    older, stand_by, newer = Instance(), Instance(stands_by=True), Instance()
-    assert older.comes_after(newer.new_socket())
-    assert not newer.comes_after(older.new_socket())
-    assert stand_by.comes_after(older.new_socket())
-    assert not older.comes_after(stand_by.new_socket())
+    older, stand_by, newer = Instance(), Instance(standby=True), Instance()
+    assert older.yields_to(newer.new_socket())
+    assert not newer.yields_to(older.new_socket())
+    assert stand_by.yields_to(older.new_socket())
+    assert not older.yields_to(stand_by.new_socket())
 
 
 def test_a_clock_that_is_set_back_does_not_change_who_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1_800_000_000_000_000_000, 1_700_000_000_000_000_000])
     monkeypatch.setattr("time.time_ns", lambda: next(times))
     older = Instance()
-    assert older.comes_after(Instance().new_socket())
+    assert older.yields_to(Instance().new_socket())
