@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass
-class Place:
+class NodeState:
     """Directories of the driver, and the last observation of the GPU."""
 
     root: Path
@@ -58,10 +58,10 @@ class Place:
 class ClaimStore:
     """The prepared claims by uid. Not safe for two threads at the same time."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, node_state: NodeState) -> None:
         """Read the checkpoint. Raises CheckpointError."""
-        self.claims: Mapping[str, Prepared] = load(place.checkpoint)
-        self._place = place
+        self.claims: Mapping[str, Prepared] = load(node_state.checkpoint)
+        self._node_state = node_state
         self._saved = True
 
     def commit(self, claims: Mapping[str, Prepared]) -> None:
@@ -79,10 +79,10 @@ class ClaimStore:
         try:
             for one in added:
                 self.make_files(one, new=True)
-            save(self._place.checkpoint, claims)
+            save(self._node_state.checkpoint, claims)
             self._saved = True
         except OSError as error:
-            path = self._place.checkpoint
+            path = self._node_state.checkpoint
             if self._is_saved(claims):
                 self._saved = True
                 # A step after the rename has failed, such as the sync of the directory.
@@ -112,20 +112,20 @@ class ClaimStore:
         for path in self._leftovers():
             path.unlink(missing_ok=True)
         if not self._saved:
-            save(self._place.checkpoint, self.claims)
+            save(self._node_state.checkpoint, self.claims)
             self._saved = True
 
     def make_files(self, prepared: Prepared, *, new: bool) -> None:
         """Make the files of a claim. The ledger of a claim that is not `new` stays. Raises OSError."""
-        place = self._place
-        if HostTree(place.root).link(cdi.SPEC_FILE) is None:
-            cdi.write(place.root, place.device_nodes, place.cdi_version)
+        node_state = self._node_state
+        if HostTree(node_state.root).link(cdi.SPEC_FILE) is None:
+            cdi.write(node_state.root, node_state.device_nodes, node_state.cdi_version)
         limits = self._limits(prepared)
         for limit in limits.values():
             if new or not _is_complete(limit.ledger):
-                provide_files(place.limit_dir, place.limit_library)
+                provide_files(node_state.limit_dir, node_state.limit_library)
                 limit.prepare()
-        directory = _cdi_directory(place.root)
+        directory = _cdi_directory(node_state.root)
         directory.mkdir(exist_ok=True)
         text = json.dumps(spec(prepared, limits), indent=2) + "\n"
         update_file(directory / _cdi_file(prepared.claim.uid), text)
@@ -133,13 +133,13 @@ class ClaimStore:
     def _is_saved(self, claims: Mapping[str, Prepared]) -> bool:
         """True if the checkpoint on the disk has these claims."""
         with suppress(CheckpointError):
-            return load(self._place.checkpoint) == claims
+            return load(self._node_state.checkpoint) == claims
         return False
 
     def _remove_files(self, prepared: Prepared) -> None:
         """Remove the files of a claim; `restore` removes later the files that cannot be removed now."""
         try:
-            file = _cdi_directory(self._place.root) / _cdi_file(prepared.claim.uid)
+            file = _cdi_directory(self._node_state.root) / _cdi_file(prepared.claim.uid)
             file.unlink(missing_ok=True)
             for limit in self._limits(prepared).values():
                 ledger.remove(limit.ledger)
@@ -150,7 +150,7 @@ class ClaimStore:
         """Give files of other claims, and partial files that a killed process has left."""
         specs = {_cdi_file(uid) for uid in self.claims}
         with suppress(FileNotFoundError):
-            for path in _cdi_directory(self._place.root).iterdir():
+            for path in _cdi_directory(self._node_state.root).iterdir():
                 if path.name.lstrip(".").startswith(_CDI_PREFIX) and path.name not in specs:
                     yield path
         kept = set[Path]()
@@ -159,16 +159,19 @@ class ClaimStore:
                 with suppress(OSError):
                     kept |= {limit.ledger, ledger.mounted(limit.ledger)}
         with suppress(FileNotFoundError):
-            for path in (self._place.limit_dir / LEDGERS).iterdir():
+            for path in (self._node_state.limit_dir / LEDGERS).iterdir():
                 if path.name.startswith(_LEDGER_PREFIX) and path not in kept:
                     yield path
-        yield from self._place.checkpoint.parent.glob(f".{NAME}.*")
+        yield from self._node_state.checkpoint.parent.glob(f".{NAME}.*")
 
     def _limits(self, prepared: Prepared) -> dict[str, Limit]:
-        place = self._place
+        node_state = self._node_state
         return {
             one.key: Limit(
-                place.limit_dir, f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}", one.memory, place.overhead
+                node_state.limit_dir,
+                f"{_LEDGER_PREFIX}{prepared.claim.uid}-{one.key}",
+                one.memory,
+                node_state.overhead,
             )
             for one in prepared.devices
             if one.share is not None and one.memory is not None and not one.admin

@@ -18,11 +18,11 @@ from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.dra import api_server, checkpoint
 from tegra_device_plugin.dra.api_server import Server
-from tegra_device_plugin.dra.claimstore import Place
+from tegra_device_plugin.dra.claimstore import NodeState
 from tegra_device_plugin.dra.devices import Gpu
-from tegra_device_plugin.dra.driver_sockets import DriverRegistration, HealthBoard, dra_services
-from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.slices import SlicePublisher, Written
+from tegra_device_plugin.dra.driver_sockets import DriverRegistration, HealthFeed, dra_services
+from tegra_device_plugin.dra.preparing import CallCounts, Preparer
+from tegra_device_plugin.dra.slices import SlicePublisher, SliceWrites
 from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
@@ -39,23 +39,23 @@ _FILES_CHANGED_SECONDS = 1.0
 logger = logging.getLogger(__name__)
 
 
-class Devices:
+class DevicePublisher:
     """Passes each observation of the board to the slice, the health streams and the claims."""
 
-    def __init__(self, publisher: SlicePublisher, board: HealthBoard, place: Place) -> None:
+    def __init__(self, publisher: SlicePublisher, health_feed: HealthFeed, node_state: NodeState) -> None:
         self.observed = asyncio.Event()
         self._publisher = publisher
-        self._board = board
-        self._place = place
+        self._health_feed = health_feed
+        self._node_state = node_state
 
     def publish(
         self, settings: DraSettings, found: Detection, gpu_health: Health, limit_problem: Health | None
     ) -> None:
         if gpu_health.healthy and limit_problem:
             gpu_health = limit_problem
-        self._place.device_nodes, self._place.health = found.gpu.device_nodes, gpu_health
+        self._node_state.device_nodes, self._node_state.health = found.gpu.device_nodes, gpu_health
         self._publisher.publish(Gpu(found, gpu_health))
-        self._board.show(gpu_health)
+        self._health_feed.update(gpu_health)
         self.observed.set()
 
     def withdraw(self) -> None:
@@ -72,8 +72,8 @@ class Driver(Service[DraSettings]):
     def __init__(self, configuration: ConfigWatch[DraSettings]) -> None:
         """Read the settings; raises ConfigError."""
         super().__init__(configuration)
-        self._calls = Calls()
-        self._written = Written()
+        self._calls = CallCounts()
+        self._writes = SliceWrites()
         self._gpu_lock = driver_conflict.GpuLock(for_dra=True)
 
     async def _run_once(self) -> None:
@@ -82,7 +82,7 @@ class Driver(Service[DraSettings]):
         driver_conflict.refuse_beside_device_plugin(device_plugins)
         logger.info("mode %s: %s", dra.mode, "; ".join(describe(dra)))
         async with AsyncExitStack() as stack:
-            place = Place(
+            node_state = NodeState(
                 root=settings.host_root,
                 pool=settings.node_name,
                 checkpoint=driver_conflict.dra_directory(settings.kubelet_dir) / checkpoint.NAME,
@@ -96,11 +96,11 @@ class Driver(Service[DraSettings]):
             async def get_claim(namespace: str, name: str) -> Mapping[str, Any] | None:
                 return await (await asyncio.shield(connection)).claim(namespace, name)
 
-            preparer = Preparer(place, get_claim, self._calls)
+            preparer = Preparer(node_state, get_claim, self._calls)
             stack.push_async_callback(preparer.finish)
-            board_health = HealthBoard(settings.node_name, dra.devices)
-            publisher = SlicePublisher(dra, self._written)
-            devices = Devices(publisher, board_health, place)
+            health_feed = HealthFeed(settings.node_name, dra.devices)
+            publisher = SlicePublisher(dra, self._writes)
+            devices = DevicePublisher(publisher, health_feed, node_state)
             board = BoardWatch(
                 settings,
                 _prerequisites(settings),
@@ -110,14 +110,14 @@ class Driver(Service[DraSettings]):
                 directories=_directories,
             )
             registration = DriverRegistration(
-                settings.kubelet_dir, dra_services(preparer, board_health, settings.node_name)
+                settings.kubelet_dir, dra_services(preparer, health_feed, settings.node_name)
             )
             if settings.metrics_address:
                 from tegra_device_plugin.dra.driver_pages import Pages  # noqa: PLC0415 - most of a start is imports
                 from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
                 pages = Pages(
-                    board, registration, publisher, preparer, calls=self._calls, written=self._written
+                    board, registration, publisher, preparer, calls=self._calls, writes=self._writes
                 )
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
             await self._run_parts(

@@ -9,8 +9,8 @@ from http import HTTPStatus
 from tegra_device_plugin.boardwatch import BoardWatch
 from tegra_device_plugin.config.settings import DraSettings
 from tegra_device_plugin.dra.driver_sockets import DriverRegistration
-from tegra_device_plugin.dra.preparing import Calls, Preparer
-from tegra_device_plugin.dra.slices import SlicePublisher, Written
+from tegra_device_plugin.dra.preparing import CallCounts, Preparer
+from tegra_device_plugin.dra.slices import SlicePublisher, SliceWrites
 from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
@@ -25,8 +25,8 @@ class Pages(StatusPages):
         publisher: SlicePublisher,
         preparer: Preparer,
         *,
-        calls: Calls,
-        written: Written,
+        calls: CallCounts,
+        writes: SliceWrites,
     ) -> None:
         super().__init__()
         self._board = board
@@ -34,7 +34,7 @@ class Pages(StatusPages):
         self._publisher = publisher
         self._preparer = preparer
         self._calls = calls
-        self._written = written
+        self._writes = writes
 
     def by_path(self) -> httpd.Pages:
         return {**super().by_path(), "/readyz": self.readyz}
@@ -46,9 +46,9 @@ class Pages(StatusPages):
             return Page("not a Tegra: nothing to publish\n")
         missing = []
         if not self._registration.registered:
-            missing.append(f"not registered: {self._registration.why_not}")
+            missing.append(f"not registered: {self._registration.not_ready_reason}")
         if not self._publisher.published:
-            missing.append(f"no ResourceSlice: {self._publisher.why_not}")
+            missing.append(f"no ResourceSlice: {self._publisher.not_ready_reason}")
         if missing:
             return Page("\n".join(missing) + "\n", HTTPStatus.SERVICE_UNAVAILABLE)
         return Page("ok\n")
@@ -63,7 +63,7 @@ class Pages(StatusPages):
         return self._driver_metrics()
 
     def _driver_metrics(self) -> Iterator[Metric]:
-        calls, written = self._calls, self._written
+        calls, writes = self._calls, self._writes
         yield gauge("tegra_dra_driver_resource_claims_in_use", self._preparer.in_use)
         yield results("tegra_dra_driver_prepares_total", prepared=calls.prepared, failed=calls.prepare_failed)
         yield results(
@@ -80,10 +80,10 @@ class Pages(StatusPages):
         )
         yield results(
             "tegra_dra_driver_slice_writes_total",
-            created=written.created,
-            updated=written.updated,
-            deleted=written.deleted,
-            failed=written.failures,
+            created=writes.created,
+            updated=writes.updated,
+            deleted=writes.deleted,
+            failed=writes.failures,
         )
         yield gauge("tegra_dra_driver_published", self._publisher.published)
         yield gauge("tegra_dra_driver_registered", self._registration.registered)

@@ -40,11 +40,11 @@ logger = logging.getLogger(__name__)
 
 
 class DriverRegistration:
-    """The registration: `registered`, or `why_not`."""
+    """The registration: `registered`, or `not_ready_reason`."""
 
     def __init__(self, kubelet: Path, services: Services) -> None:
         self.registered = False
-        self.why_not = "no kubelet has called yet"
+        self.not_ready_reason = "no kubelet has called yet"
         self.registrations = 0
         self.failed_registrations = 0
         self.observed_at = 0.0
@@ -112,7 +112,7 @@ class DriverRegistration:
 
     async def _stop(self) -> None:
         servers, self._servers = self._servers, []
-        self.registered, self.why_not = False, "no kubelet has called yet"
+        self.registered, self.not_ready_reason = False, "no kubelet has called yet"
         # The kubelet forgets the driver with its registration socket, so this socket is removed first.
         for one in reversed(servers):
             await one.stop()
@@ -128,12 +128,12 @@ class DriverRegistration:
         else:
             self._fail(f"the kubelet rejects the driver: {error}")
 
-    def _fail(self, why: str, most_seconds: float = RETRY.cap) -> None:
-        self.why_not = why
+    def _fail(self, reason: str, most_seconds: float = RETRY.cap) -> None:
+        self.not_ready_reason = reason
         self.failed_registrations += 1
         seconds = min(self._retry.seconds, most_seconds)
         self._renew_at = _now() + seconds
-        logger.warning("not registered, next attempt in %.0f s: %s", seconds, why)
+        logger.warning("not registered, next attempt in %.0f s: %s", seconds, reason)
         self._retry = self._retry.longer()
         self._wake.set()
 
@@ -190,7 +190,7 @@ class ObservedHealth:
     at: int = 0
 
 
-class HealthBoard:
+class HealthFeed:
     """The health of all devices, for the streams of kubelets."""
 
     def __init__(self, pool: str, devices: Sequence[str]) -> None:
@@ -199,7 +199,7 @@ class HealthBoard:
         self._pool = pool
         self._devices = devices
 
-    def show(self, gpu_health: Health) -> None:
+    def update(self, gpu_health: Health) -> None:
         self.current = ObservedHealth(gpu_health, int(time.time()))
         self.changed.set()
         # A new event each time, so no stream clears it for the others.
@@ -226,7 +226,7 @@ class HealthBoard:
         )
 
 
-def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
+def dra_services(preparer: Preparer, feed: HealthFeed, pool: str) -> Services:
     async def prepare(
         request: api.NodePrepareResourcesRequest, _: object
     ) -> api.NodePrepareResourcesResponse:
@@ -240,13 +240,13 @@ def dra_services(preparer: Preparer, board: HealthBoard, pool: str) -> Services:
     ) -> api.NodeUnprepareResourcesResponse:
         found = await preparer.unprepare(_references(request.claims))
         return api.NodeUnprepareResourcesResponse(
-            claims={uid: api.NodeUnprepareResourceResponse(error=why) for uid, why in found.items()}
+            claims={uid: api.NodeUnprepareResourceResponse(error=reason) for uid, reason in found.items()}
         )
 
     async def watch(_request: object, _: object) -> AsyncIterator[api.NodeWatchResourcesResponse]:
         while True:
-            following = board.changed
-            yield board.message()
+            following = feed.changed
+            yield feed.message()
             await following.wait()
 
     plugin: Handlers = {

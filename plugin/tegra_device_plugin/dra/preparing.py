@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 
 from tegra_device_plugin.dra import claims
 from tegra_device_plugin.dra.claims import ClaimError, ClaimReference, Prepared
-from tegra_device_plugin.dra.claimstore import ClaimStore, Place
+from tegra_device_plugin.dra.claimstore import ClaimStore, NodeState
 from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.waiting import Sensor
 
@@ -42,7 +42,7 @@ GetClaim = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 
 
 @dataclass
-class Calls:
+class CallCounts:
     prepared: int = 0
     prepare_failed: int = 0
     prepare_seconds: float = 0.0
@@ -54,11 +54,11 @@ class Calls:
 class Preparer:
     """Prepares the claims of this node. The constructor raises CheckpointError."""
 
-    def __init__(self, place: Place, get_claim: GetClaim, calls: Calls) -> None:
-        self._place = place
+    def __init__(self, node_state: NodeState, get_claim: GetClaim, calls: CallCounts) -> None:
+        self._node_state = node_state
         self._get_claim = get_claim
         self._calls = calls
-        self._store = ClaimStore(place)
+        self._store = ClaimStore(node_state)
         self._commit_lock = asyncio.Lock()
         self._files = Sensor(None)
 
@@ -113,9 +113,9 @@ class Preparer:
         if not _UID.fullmatch(reference.uid):
             raise ClaimError(f"{reference.uid!r} is not the uid of a claim")
         prepared = await self._allocated(reference)
-        if holders := await self._in_thread(lambda: self._commit(prepared), _COMMIT_SECONDS):
-            await asyncio.gather(*(self._check_released(one, prepared) for one in holders))
-            if others := await self._in_thread(lambda: self._commit(prepared, holders), _COMMIT_SECONDS):
+        if conflicting := await self._in_thread(lambda: self._commit(prepared), _COMMIT_SECONDS):
+            await asyncio.gather(*(self._check_released(one, prepared) for one in conflicting))
+            if others := await self._in_thread(lambda: self._commit(prepared, conflicting), _COMMIT_SECONDS):
                 raise _still_prepared(others[0])
         logger.info("prepared %s: %s", reference, _keys(prepared))
         return prepared
@@ -132,7 +132,7 @@ class Preparer:
             return known
         if found is None:
             raise ClaimError(f"claim {reference} not found: the API server has deleted it")
-        return Prepared(reference, claims.devices(found, reference, self._place.pool))
+        return Prepared(reference, claims.devices(found, reference, self._node_state.pool))
 
     async def _fetch(self, reference: ClaimReference, seconds: float) -> Mapping[str, Any] | None:
         """Give the claim at the API server. Raises OSError."""
@@ -145,21 +145,21 @@ class Preparer:
                 "node reaches it; the kubelet tries again"
             ) from error
 
-    async def _check_released(self, holder: Prepared, wanted: Prepared) -> None:
-        """Raise ClaimError if a device that the claim of `holder` has now excludes those of `wanted`.
+    async def _check_released(self, other: Prepared, prepared: Prepared) -> None:
+        """Raise ClaimError if a device that the claim of `other` has now excludes those of `prepared`.
 
         The kubelet may never unprepare a claim, for example after its own checkpoint was removed.
         """
-        reference = holder.claim
+        reference = other.claim
         try:
             found = await self._fetch(reference, _REQUEST_SECONDS)
         except OSError as error:
             raise ClaimError(
-                f"cannot check whether the claim {reference}, which has {_keys(holder)}, exists: {error}"
+                f"cannot check whether the claim {reference}, which has {_keys(other)}, exists: {error}"
             ) from error
-        if claims.conflict(wanted.devices, claims.present(found, reference, self._place.pool)):
-            raise _still_prepared(holder)
-        logger.warning("%s is no longer allocated to the claim %s: unpreparing it", _keys(holder), reference)
+        if claims.conflict(prepared.devices, claims.present(found, reference, self._node_state.pool)):
+            raise _still_prepared(other)
+        logger.warning("%s is no longer allocated to the claim %s: unpreparing it", _keys(other), reference)
 
     async def _unprepare(self, reference: ClaimReference) -> None:
         if await self._in_thread(lambda: self._release(reference.uid), _COMMIT_SECONDS):
@@ -179,7 +179,7 @@ class Preparer:
         except TimeoutError as error:
             raise OSError(
                 f"the files of claims were not written within {seconds:g} s: check the disk of "
-                f"{self._place.checkpoint.parent} (dmesg, df); the kubelet tries again"
+                f"{self._node_state.checkpoint.parent} (dmesg, df); the kubelet tries again"
             ) from error
 
     def _release_lock(self, running: asyncio.Future[Any]) -> None:
@@ -190,9 +190,9 @@ class Preparer:
     # In the thread.
 
     def _commit(self, prepared: Prepared, released: Sequence[Prepared] = ()) -> list[Prepared]:
-        """Prepare a claim, and unprepare those of `released` that are as they were; or give the holders.
+        """Prepare a claim, and unprepare those of `released` that are as they were.
 
-        Raises ClaimError, OSError.
+        Without effect if other claims conflict: gives these claims. Raises ClaimError, OSError.
         """
         uid = prepared.claim.uid
         known = self._store.claims.get(uid)
@@ -202,10 +202,10 @@ class Preparer:
         others = {
             one: other for one, other in self._store.claims.items() if one != uid and other not in released
         }
-        holders = [one for one in others.values() if claims.conflict(prepared.devices, one.devices)]
-        if holders:
-            return holders
-        health = self._place.health
+        conflicting = [one for one in others.values() if claims.conflict(prepared.devices, one.devices)]
+        if conflicting:
+            return conflicting
+        health = self._node_state.health
         if health is None:
             raise ClaimError("the board was not observed yet; the kubelet tries again")
         if (
@@ -227,9 +227,9 @@ class Preparer:
         return uid in before
 
 
-def _still_prepared(holder: Prepared) -> ClaimError:
+def _still_prepared(other: Prepared) -> ClaimError:
     return ClaimError(
-        f"{_keys(holder)} is still prepared for the claim {holder.claim}, mode {holder.devices[0].mode}; "
+        f"{_keys(other)} is still prepared for the claim {other.claim}, mode {other.devices[0].mode}; "
         "wait until the kubelet has ended the last pod of that claim"
     )
 

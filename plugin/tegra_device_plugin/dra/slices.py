@@ -24,7 +24,7 @@ from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.system.waiting import Backoff
 
 # After a failure, and after a change of the slices by another client, in seconds. It resets after
-# QUIET_SECONDS without one. News of the GPU does not wait for it.
+# QUIET_SECONDS without one. A change of the GPU does not wait for it.
 RETRY = Backoff(first=0.25, cap=60.0)
 QUIET_SECONDS = 30.0
 # A watch never ends if the server vanishes without closing it.
@@ -135,7 +135,7 @@ class NotPublishableError(OSError):
 
 
 @dataclass
-class Written:
+class SliceWrites:
     created: int = 0
     updated: int = 0
     deleted: int = 0
@@ -143,20 +143,20 @@ class Written:
 
 
 class SlicePublisher:
-    """Publishes the ResourceSlice of one node. `why_not` is the reason why it is not `published`."""
+    """Publishes the ResourceSlice of one node. `not_ready_reason` says why it is not `published`."""
 
-    def __init__(self, dra: Dra, written: Written) -> None:
+    def __init__(self, dra: Dra, writes: SliceWrites) -> None:
         self.published = False
-        self.why_not = "the board was not observed yet"
+        self.not_ready_reason = "the board was not observed yet"
         self._dra = dra
-        self._written = written
+        self._writes = writes
         self._devices: list[dict[str, Any]] | None = None
         self._gpu: Gpu | None = None
         self._taints = True
         self._generation = 0
         self._last_written: list[dict[str, Any]] | None = None
         self._observed = asyncio.Event()
-        self._news = asyncio.Event()
+        self._gpu_changed = asyncio.Event()
         self._problem_log = ProblemLog()
 
     def publish(self, gpu: Gpu | None) -> None:
@@ -164,7 +164,7 @@ class SlicePublisher:
         before, self._gpu = self._devices, gpu
         self._devices = gpu_devices.published(gpu, self._dra, taints=self._taints) if gpu else None
         if self._devices != before:
-            self._news.set()
+            self._gpu_changed.set()
         self._observed.set()
 
     async def run(self, server: Server) -> None:
@@ -172,16 +172,16 @@ class SlicePublisher:
         retry, clock = RETRY, asyncio.get_running_loop().time
         last = clock()
         while True:
-            self._news.clear()
+            self._gpu_changed.clear()
             try:
-                disturbed = await self._reconcile(server)
+                back_off = await self._reconcile(server)
             except OSError as error:
-                self._note_failure(error)
-                disturbed = True
-            if disturbed:
+                self._log_failure(error)
+                back_off = True
+            if back_off:
                 if clock() - last > QUIET_SECONDS:
                     retry = retry.reset()
-                await waiting.happens(self._news, retry.seconds)
+                await waiting.happens(self._gpu_changed, retry.seconds)
                 retry, last = retry.longer(), clock()
 
     async def _reconcile(self, server: Server) -> bool:
@@ -199,19 +199,21 @@ class SlicePublisher:
             known, self._last_written = self._last_written, devices
             await self._write(server, next_step, devices or [], found)
             return known == devices
-        self.published, self.why_not = devices is not None, "there is no GPU"
+        self.published, self.not_ready_reason = devices is not None, "there is no GPU"
         self._problem_log.resolved("the ResourceSlice is published again")
         watching = asyncio.ensure_future(server.changed(version))
-        news = asyncio.ensure_future(self._news.wait())
+        gpu_changed = asyncio.ensure_future(self._gpu_changed.wait())
         try:
-            await asyncio.wait((watching, news), timeout=RESYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(
+                (watching, gpu_changed), timeout=RESYNC_SECONDS, return_when=asyncio.FIRST_COMPLETED
+            )
             if watching.done():
                 watching.result()
             return watching.done()
         finally:
-            news.cancel()
+            gpu_changed.cancel()
             watching.cancel()
-            await asyncio.wait((watching, news))
+            await asyncio.wait((watching, gpu_changed))
 
     async def _write(
         self, server: Server, next_step: Create | Update, devices: list[dict[str, Any]], found: list[Object]
@@ -237,21 +239,21 @@ class SlicePublisher:
             )
         if isinstance(next_step, Create):
             await server.create(slice_)
-            self._written.created += 1
+            self._writes.created += 1
         else:
             await server.replace(replaced(next_step.old, server.node, devices, generation))
-            self._written.updated += 1
+            self._writes.updated += 1
         self._generation = generation
         logger.info("published %s (%s)", gpu_devices.brief(devices), next_step.reason)
 
     async def _delete(self, server: Server, old: Object, reason: str) -> None:
         await server.delete(old)
-        self._written.deleted += 1
+        self._writes.deleted += 1
         logger.info("deleted the ResourceSlice %s (%s)", old["metadata"]["name"], reason)
 
-    def _note_failure(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         if getattr(error, "outdated", False):  # the slice was changed by another client
             return
-        self.published, self.why_not = False, str(error)
-        self._written.failures += 1
+        self.published, self.not_ready_reason = False, str(error)
+        self._writes.failures += 1
         self._problem_log.warn(f"the ResourceSlice is not published: {error}")

@@ -8,7 +8,7 @@ from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import checkpoint
 from tegra_device_plugin.dra.claims import ClaimReference
-from tegra_device_plugin.dra.claimstore import Place
+from tegra_device_plugin.dra.claimstore import NodeState
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.system.kubernetes import DRIVER, MIB
 
@@ -38,12 +38,12 @@ def gpu(root: Path, board: str = "orinnano-jp6", health: Health = HEALTHY) -> Gp
     return Gpu(Detection(found.board, found.gpu, read_power(root, found.gpu)), health)
 
 
-def place(tmp_path: Path) -> Place:
+def place(tmp_path: Path) -> NodeState:
     root = tmp_path / "host"
     boards.build(boards.load()["orinnano-jp6"], root)
     boards.write_run(root)
     limits = LimitFiles(tmp_path)
-    return Place(
+    return NodeState(
         root=root,
         pool=NODE,
         checkpoint=tmp_path / checkpoint.NAME,

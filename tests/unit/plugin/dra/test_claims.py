@@ -7,7 +7,7 @@ import pytest
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.dra import dra_pb2 as health
 from tegra_device_plugin.dra.claims import ClaimError, Device, conflict, devices
-from tegra_device_plugin.dra.driver_sockets import HealthBoard
+from tegra_device_plugin.dra.driver_sockets import HealthFeed
 from tegra_device_plugin.system.kubernetes import GIB
 
 from tests.unit.plugin.dra.objects import CLAIM, NODE, claim, result
@@ -39,7 +39,7 @@ def test_tolerations_of_the_taint_are_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("given", "message"),
     [
         (claim(result(), uid="2222-b"), "default/a got replaced: its uid is 2222-b, not 1111-a"),
         ({"metadata": {"uid": CLAIM.uid}, "status": {}}, "default/a is not allocated"),
@@ -51,8 +51,8 @@ def test_tolerations_of_the_taint_are_found() -> None:
         (claim(result(shareID="s", consumedCapacity={"memory": "much"})), "memory 'much': a quantity"),
     ],
 )
-def test_an_invalid_claim_is_rejected_with_the_reason(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(ClaimError, match=says.replace("[", r"\[")):
+def test_an_invalid_claim_is_rejected_with_the_reason(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ClaimError, match=message.replace("[", r"\[")):
         devices(given, CLAIM, NODE)
 
 
@@ -87,7 +87,7 @@ def test_two_claims_share_the_gpu_only_in_one_mode(wanted: Device, other: Device
 
 
 def test_health_of_devices_follows_the_gpu() -> None:
-    board = HealthBoard("node", ("a", "b"))
+    feed = HealthFeed("node", ("a", "b"))
     seen = []
     for observed in (
         None,
@@ -96,8 +96,8 @@ def test_health_of_devices_follows_the_gpu() -> None:
         Health(False, "unknown", "the GPU could not be observed"),
     ):
         if observed:
-            board.show(observed)
-        first, second = board.message().devices
+            feed.update(observed)
+        first, second = feed.message().devices
         assert (first.device.device_name, second.device.device_name) == ("a", "b")
         assert {one.device.pool_name for one in (first, second)} == {"node"}
         assert first.health_check_timeout_seconds > 0

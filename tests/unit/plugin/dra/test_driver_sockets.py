@@ -12,4 +12,4 @@ async def test_sockets_that_cannot_be_made_are_not_tried_without_a_pause(tmp_pat
     for _ in range(3):
         await registration._check_sockets()
     assert registration.failed_registrations == 1
-    assert "plugins" in registration.why_not
+    assert "plugins" in registration.not_ready_reason

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tegra_device_plugin.dra import checkpoint, claimstore, preparing
 from tegra_device_plugin.dra.claims import ClaimReference, Prepared
-from tegra_device_plugin.dra.preparing import Calls, Preparer
+from tegra_device_plugin.dra.preparing import CallCounts, Preparer
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.kubernetes import GIB, MIB
 
@@ -32,7 +32,7 @@ class Claims:
         self.known: dict[tuple[str, str], Mapping[str, Any]] = {}
         self.away = False
         self.queries = 0
-        self.calls = Calls()
+        self.calls = CallCounts()
         self.preparer = self.restarted()
 
     def restarted(self) -> Preparer:

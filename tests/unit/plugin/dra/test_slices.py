@@ -11,7 +11,7 @@ import pytest
 from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import slices
 from tegra_device_plugin.dra.api_server import Server
-from tegra_device_plugin.dra.slices import Delete, SlicePublisher, Update, Written
+from tegra_device_plugin.dra.slices import Delete, SlicePublisher, SliceWrites, Update
 
 from tests.conformance.awaited import eventually
 from tests.unit.plugin.dra.objects import HEALTHY, NODE, SICK, gpu
@@ -121,7 +121,7 @@ async def test_news_of_the_gpu_does_not_wait_for_what_came_before(tmp_path: Path
     """Neither for earlier news nor for failures: a dead GPU is tainted in any case."""
     well, server = gpu(tmp_path), Memory()
     sick = replace(well, health=SICK)
-    written = Written()
+    written = SliceWrites()
     publisher = SlicePublisher(Dra(), written)
     publisher.publish(well)
     task = asyncio.ensure_future(publisher.run(cast("Server", server)))
