@@ -125,20 +125,21 @@ def with_host_ports(spec: dict[str, Any]) -> None:
                 port["hostPort"] = port["containerPort"]
 
 
-def chosen_agent(manifest: str, mode: str, qos_policy: str, host_pid: bool = False) -> dict[str, Any]:
-    """The node agent's DaemonSet with the rights that its mode and policy need, and no more."""
+def chosen_agent(
+    manifest: str, rights: dict[str, Any], mode: str, qos_policy: str, host_pid: bool = False
+) -> dict[str, Any]:
+    """The node agent's DaemonSet with those `rights` that its mode and policy need, and no more."""
     document: dict[str, Any] = yaml.safe_load(manifest)
+    needed = [rights.get(choice, {}) for choice in (mode, qos_policy)]
     spec = document["spec"]["template"]["spec"]
-    if host_pid or mode == "evict":  # processes are ended, and on a Thor found, by the host's numbers
+    if host_pid or any(one.get("hostPID") for one in needed):
         spec["hostPID"] = True
     for container in spec["containers"]:
         container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
         context = container["securityContext"]
-        if qos_policy == "burst-share":  # a device node of the host cannot be opened otherwise
-            del context["allowPrivilegeEscalation"], context["capabilities"]
-            context["privileged"] = True
-        elif mode == "evict":
-            context["capabilities"]["add"] = ["KILL"]
+        for one in needed:
+            context = {**context, **one.get("securityContext", {})}
+        container["securityContext"] = {key: value for key, value in context.items() if value is not None}
     return document
 
 
@@ -158,8 +159,8 @@ def rendered(
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
     as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
     units of GPU memory, the pods get the directory of the memory limit as well.
-    `agent` has the node agent's manifest, mode and policy, if it is wanted. With `metrics_on_host` the
-    metrics are at the board's own ports as well.
+    `agent` has the node agent's manifest, rights, mode and policy, if it is wanted. With `metrics_on_host`
+    the metrics are at the board's own ports as well.
     """
     plugin: dict[str, Any] = yaml.safe_load(manifest)
     spec = plugin["spec"]["template"]["spec"]

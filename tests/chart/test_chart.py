@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import copy
 import hashlib
+import json
 import re
 import runpy
 from dataclasses import dataclass, replace
@@ -182,8 +183,10 @@ def deployed(choice: Choice) -> list[Object]:
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
+        rights = json.loads((DEPLOY / "agent/rights.json").read_text())
         mode, policy = choice.agent
-        agent = {"manifest": manifest, "mode": mode, "qos_policy": policy, "host_pid": choice.host_pid}
+        agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
+        agent["host_pid"] = choice.host_pid
     text = role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,

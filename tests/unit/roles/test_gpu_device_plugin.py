@@ -33,6 +33,7 @@ from tests.unit.roles.playing import MODULE, answer, outcome
 
 DEPLOY = ROLES.parent / "plugin/deploy"
 PLAIN, AGENT = ((DEPLOY / part / "daemonset.yaml").read_text() for part in ("base", "agent"))
+RIGHTS = json.loads((DEPLOY / "agent/rights.json").read_text())
 DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")]
 
 
@@ -47,8 +48,8 @@ def driver(**more: Any) -> list[Data]:
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
-def agent(mode: str, policy: str) -> dict[str, str]:
-    return {"manifest": AGENT, "mode": mode, "qos_policy": policy}
+def agent(mode: str, policy: str) -> Data:
+    return {"manifest": AGENT, "rights": RIGHTS, "mode": mode, "qos_policy": policy}
 
 
 def test_each_pod_has_the_boards_own_image_and_is_renewed_by_the_run_of_its_board() -> None:

@@ -16,8 +16,9 @@
 {{- $_ := set .pod "volumes" (append .pod.volumes $volume) }}
 {{- end }}
 
-{{/* Gives the node agent the rights that its mode and policy need, and no more. Renders nothing. */}}
+{{/* Gives the node agent its mode and policy, with the rights that they need and no more. Renders nothing. */}}
 {{- define "tegra-device-plugin.chooseRights" }}
+{{- $pod := .pod }}
 {{- $container := .container }}
 {{- $context := $container.securityContext }}
 {{- if ne .agent.mode "report" }}
@@ -26,16 +27,22 @@
 {{- if ne .agent.qosPolicy "best-effort" }}
 {{- $_ := set $container "args" (append $container.args (printf "--qos-policy=%s" .agent.qosPolicy)) }}
 {{- end }}
-{{- if or .agent.hostPID (eq .agent.mode "evict") }}
-{{- /* Processes are ended, and on a Thor found, by the host's numbers. */}}
-{{- $_ := set .pod "hostPID" true }}
+{{- if .agent.hostPID }}
+{{- /* On a Thor processes are found by the host's numbers. */}}
+{{- $_ := set $pod "hostPID" true }}
 {{- end }}
-{{- if eq .agent.qosPolicy "burst-share" }}
-{{- /* A device node of the host cannot be opened otherwise. */}}
-{{- $_ := unset $context "allowPrivilegeEscalation" }}
-{{- $_ := unset $context "capabilities" }}
-{{- $_ := set $context "privileged" true }}
-{{- else if eq .agent.mode "evict" }}
-{{- $_ := set $context.capabilities "add" (list "KILL") }}
+{{- range $rights := list (index .rights .agent.mode) (index .rights .agent.qosPolicy) }}
+{{- with $rights }}
+{{- if .hostPID }}
+{{- $_ := set $pod "hostPID" true }}
+{{- end }}
+{{- range $key, $value := .securityContext }}
+{{- if kindIs "invalid" $value }}
+{{- $_ := unset $context $key }}
+{{- else }}
+{{- $_ := set $context $key $value }}
+{{- end }}
+{{- end }}
+{{- end }}
 {{- end }}
 {{- end }}
