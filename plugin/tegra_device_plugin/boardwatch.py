@@ -14,7 +14,7 @@ from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import is_own_shortage
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.mounts import check_mounts
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 READ_DEADLINE_SECONDS = 3.0
 # From the start, in which a GPU that is not ready yet is observed more often. A board that boots loads its
@@ -154,7 +154,7 @@ class BoardWatch(Generic[S]):
         self._directories = directories
         self._is_standby = is_standby
         self._assessment = Assessment()
-        self._sensor = Sensor(READ_DEADLINE_SECONDS)
+        self._blocking = BlockingCalls(READ_DEADLINE_SECONDS)
         self._observations = 0
         self._wake = asyncio.Event()
         self._failure_log, self._conflict_log = ProblemLog(), ProblemLog()
@@ -236,7 +236,7 @@ class BoardWatch(Generic[S]):
         all_well = self.health is not None and self.health.healthy and self._assessment.settled
         search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
         self._observations += 1
-        return await self._sensor.read(
+        return await self._blocking.run(
             lambda: self._read_now(root, known, prerequisites, search=search, standby=standby)
         )
 

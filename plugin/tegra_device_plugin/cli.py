@@ -12,7 +12,14 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, EXIT_USAGE, Command, complain, say
+from tegra_device_plugin.commands.common import (
+    EXIT_FAILED,
+    EXIT_OK,
+    EXIT_USAGE,
+    Command,
+    print_error,
+    print_line,
+)
 from tegra_device_plugin.config.options import ConfigError
 
 _COMMANDS = {
@@ -54,10 +61,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return chosen.main(options)
     except ConfigError as error:
         for problem in error.problems:
-            complain(problem)
+            print_error(problem)
         return EXIT_USAGE
     except OSError as error:
-        complain(str(error))
+        print_error(str(error))
         return EXIT_FAILED
     except ExceptionGroup as failures:
         expected, unexpected = failures.split(OSError)
@@ -66,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         from tegra_device_plugin.system.log import leaves  # noqa: PLC0415 - only now
 
         for failure in leaves(expected):
-            complain(str(failure))
+            print_error(str(failure))
         return EXIT_FAILED
 
 
@@ -105,5 +112,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from tegra_device_plugin import version  # noqa: PLC0415 - see the class
 
-        say(f"{parser.prog} {version.package_version()} (revision {version.git_revision()})")
+        print_line(f"{parser.prog} {version.package_version()} (revision {version.git_revision()})")
         parser.exit(EXIT_OK)

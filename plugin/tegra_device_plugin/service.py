@@ -20,7 +20,7 @@ from tegra_device_plugin.system.directorywatch import DirectoryWatch
 T = TypeVar("T")
 
 # From a start with new settings: an error that comes so soon is theirs.
-BLAMED_SECONDS = 5.0
+NEW_SETTINGS_SECONDS = 5.0
 CHECK_SECONDS = 10.0  # where no event reports changes
 SETTLE_SECONDS = 0.1  # editors and copies write in several steps
 
@@ -107,7 +107,7 @@ class Service(Generic[S]):
                 await self._run_once()
             except* OSError as errors:
                 before, self._fallback = self._fallback, None
-                if before is None or loop.time() - begin > BLAMED_SECONDS:
+                if before is None or loop.time() - begin > NEW_SETTINGS_SECONDS:
                     raise
                 self._settings = before
                 log.configure(before.log_format, before.log_level)

@@ -68,8 +68,8 @@ class Pages(StatusPages):
         yield gauges(
             "tegra_gpu_agent_container_memory_used_bytes",
             (
-                ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "container": container}, held)
-                for (uid, container), held in (self._guard.in_container or {}).items()
+                ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "container": container}, size)
+                for (uid, container), size in (self._guard.in_container or {}).items()
             ),
         )
 

@@ -15,7 +15,7 @@ from tegra_device_plugin.agent.pods import Member, PodName, Pods, container_name
 from tegra_device_plugin.config.settings import Mode
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 OBSERVE_SECONDS = 5.0
 READ_DEADLINE_SECONDS = 3.0
@@ -62,7 +62,7 @@ class Guard:
         self._context_overhead = context_overhead
         self._processes: Counter[str] = Counter()  # with GPU memory, by pod uid
         self._over: dict[str, int] = {}
-        self._sensor = Sensor(READ_DEADLINE_SECONDS)
+        self._blocking = BlockingCalls(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
     async def run(self) -> None:
@@ -73,25 +73,25 @@ class Guard:
     async def observe(self) -> None:
         """Read the memory once, and act on pods over their shares."""
         try:
-            by_process, members, names = await self._sensor.read(self._measure)
+            by_process, members, names = await self._blocking.run(self._measure)
         except (OSError, TimeoutError) as error:
             self._problem_log.warn(f"GPU memory is not watched: {describe_error(error, 'the read hangs')}")
             self.used = self.in_container = self.outside = self.kernel = None
         else:
             self._problem_log.resolved("GPU memory is watched again")
             await self._pods.refresh({member.uid for member in members.values()})
-            self._add_up(by_process, members)
+            self._sum_by_pod(by_process, members)
             self.in_container = in_containers(by_process, members, names)
-            for uid in self._newly_over():
+            for uid in self._newly_over_limit():
                 pids = [pid for pid, member in members.items() if member.uid == uid and by_process[pid]]
-                await self._act(uid, pids)
+                await self._report_or_end(uid, pids)
         self.observed_at = asyncio.get_running_loop().time()
 
     def _measure(self) -> tuple[Mapping[int, int], Mapping[int, Member], Mapping[str, str]]:
         """Give bytes by pid, the pids of pods, and names of containers by id."""
         return *measure(self._memory, self._host), container_names(self._host)
 
-    def _add_up(self, by_process: Mapping[int, int], members: Mapping[int, Member]) -> None:
+    def _sum_by_pod(self, by_process: Mapping[int, int], members: Mapping[int, Member]) -> None:
         used: Counter[str] = Counter()
         for pid, member in members.items():
             used[member.uid] += by_process[pid]
@@ -104,7 +104,7 @@ class Guard:
             for pod in counter.keys() - known:
                 del counter[pod]
 
-    def _newly_over(self) -> list[str]:
+    def _newly_over_limit(self) -> list[str]:
         """Give each pod (uid) once: at its observation number OBSERVATIONS in a row over its share."""
         shares = {uid: self._pods.share(uid).memory_bytes for uid in self.used or ()}
         over = {
@@ -116,7 +116,7 @@ class Guard:
         self._over = {uid: self._over.get(uid, 0) + 1 for uid in over}
         return sorted(uid for uid, count in self._over.items() if count == OBSERVATIONS)
 
-    async def _act(self, uid: str, pids: list[int]) -> None:
+    async def _report_or_end(self, uid: str, pids: list[int]) -> None:
         """Log the pod, and in the mode `evict` end its GPU processes."""
         pod = self._pods.names[uid]  # a pod with a share has a name
         self.over_limit[pod] += 1
@@ -126,7 +126,7 @@ class Guard:
             logger.warning("%s: reported only", text)
             return
         try:
-            ended = await self._sensor.read(lambda: [pid for pid in pids if self._end(pid, uid)])
+            ended = await self._blocking.run(lambda: [pid for pid in pids if self._end(pid, uid)])
         except TimeoutError:
             logger.warning("%s: ending its processes hangs", text)
             return

@@ -24,7 +24,7 @@ NODES = ("/dev/nvgpu/igpu0/sched", "/dev/nvhost-sched-gpu")
 API_VERSION = 1  # NVGPU_SCHED_API_VERSION
 
 # What TSG_SET_TIMESLICE takes, in microseconds (nvgpu's tsg.h, NVGPU_TSG_TIMESLICE_{MIN,MAX}_US).
-LEAST_US, MOST_US = 1000, 50_000
+MIN_TIMESLICE_US, MAX_TIMESLICE_US = 1000, 50_000
 
 _TSGS = struct.Struct("=I4xQ")  # nvgpu_sched_get_tsgs_args: size of the buffer, its address
 # ..._tsg_get_params_args: id, timeslice, interleave, graphics, compute, pid

@@ -15,7 +15,7 @@ from tegra_device_plugin.kubelet import pod_resources
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 # A pod's devices never change while it runs. A pod without a process on the GPU is found this often.
 REFRESH_SECONDS = 30.0
@@ -69,7 +69,7 @@ class Pods:
         self._known: set[str] = set()
         self._refreshed_at: float | None = None
         self._lock = asyncio.Lock()
-        self._sensor = Sensor(READ_DEADLINE_SECONDS)
+        self._blocking = BlockingCalls(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
     def share(self, uid: str) -> Share:
@@ -89,7 +89,7 @@ class Pods:
                 return
             try:
                 # Before the query, so that the answer is newer: a new pod can have the name of an old pod.
-                names = await self._sensor.read(lambda: pod_names(self._host))
+                names = await self._blocking.run(lambda: pod_names(self._host))
                 found = pod_resources.found(await pod_resources.list_allocations(self._socket))
             except (OSError, TimeoutError) as error:
                 reason = describe_error(error, f"reading {POD_LOGS} hangs")
@@ -135,14 +135,14 @@ def container_names(host: HostTree) -> Mapping[str, str]:
 # pod starts with /../ instead of the groups that both have.
 _UID = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _QOS = r"(?:burstable|besteffort)"
-_ABOVE = rf"(?:/kubepods(?:\.slice)?)?(?:/(?:kubepods-)?{_QOS}(?:\.slice)?)?"
+_PARENT_GROUPS = rf"(?:/kubepods(?:\.slice)?)?(?:/(?:kubepods-)?{_QOS}(?:\.slice)?)?"
 _CONTAINER = re.compile(
-    rf"(?:{_ABOVE}|/system\.slice/(?:containerd|k3s|k3s-agent)\.service)"
+    rf"(?:{_PARENT_GROUPS}|/system\.slice/(?:containerd|k3s|k3s-agent)\.service)"
     rf"/(?:kubepods-(?:{_QOS}-)?)?pod(?P<uid>{_UID})(?:\.slice)?"
     r"[/:](?:[a-z-]+[-:])?(?P<id>[0-9a-f]{64})(?:\.scope|/|$)"
 )
 _UPWARDS = re.compile(r"(?:/\.\.)+")
-_MOST_BYTES = 16_384  # 13 lines in version 1
+_MAX_BYTES = 16_384  # 13 lines in version 1
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ def member(text: str, own: str) -> Member | None:
         found = _CONTAINER.search(path)
         if found is None:
             continue
-        above = path[: found.start()]
-        if not above or _UPWARDS.fullmatch(above) or any(one.startswith(f"{above}/") for one in own_paths):
+        parent = path[: found.start()]
+        if not parent or _UPWARDS.fullmatch(parent) or any(one.startswith(f"{parent}/") for one in own_paths):
             return Member(found["uid"].replace("_", "-"), found["id"])
     return None
 
@@ -182,7 +182,7 @@ def members(host: HostTree, pids: Iterable[int]) -> dict[int, Member]:
     found = {}
     for pid in pids:
         try:
-            text = host.read(f"/proc/{pid}/cgroup", _MOST_BYTES).decode("utf-8", "replace")
+            text = host.read(f"/proc/{pid}/cgroup", _MAX_BYTES).decode("utf-8", "replace")
         except OSError as error:
             raise_own_shortage(error)
             continue

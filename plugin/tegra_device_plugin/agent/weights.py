@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tegra_device_plugin.agent import nvgpu
-from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, ControlNode, Kernel, Tsg
+from tegra_device_plugin.agent.nvgpu import MAX_TIMESLICE_US, MIN_TIMESLICE_US, ControlNode, Kernel, Tsg
 from tegra_device_plugin.agent.pods import Pods, members
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
 
@@ -63,7 +63,7 @@ def timeslices(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[st
     owned = {tsg.id: pods[tsg.pid] for tsg in tsgs if tsg.ready and percent.get(pods.get(tsg.pid, ""))}
     contexts = Counter(owned.values())
     return {
-        number: min(max(percent[pod] * US_PER_PERCENT // contexts[pod], LEAST_US), MOST_US)
+        number: min(max(percent[pod] * US_PER_PERCENT // contexts[pod], MIN_TIMESLICE_US), MAX_TIMESLICE_US)
         for number, pod in owned.items()
     }
 
@@ -79,7 +79,7 @@ class Weights:
         self._pods = pods
         self._kernel = kernel
         self._node: ControlNode | None = None
-        self._sensor = Sensor(CALL_DEADLINE_SECONDS)
+        self._blocking = BlockingCalls(CALL_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
         self._original: dict[tuple[int, int], int] = {}
         self._rejected: set[tuple[Tsg, int]] = set()
@@ -96,12 +96,12 @@ class Weights:
     async def observe(self) -> None:
         """Read the contexts once, and set the slices that differ."""
         try:
-            tsgs, pods = await self._sensor.read(self._list)
+            tsgs, pods = await self._blocking.run(self._list)
             await self._pods.refresh(set(pods.values()))
             percent = {uid: self._pods.share(uid).percent for uid in pods.values()}
             wanted = timeslices(tsgs, pods, percent)
-            self._remember(tsg for tsg in tsgs if tsg.id in wanted)
-            await self._sensor.read(lambda: self._set(tsgs, wanted))
+            self._save_original(tsg for tsg in tsgs if tsg.id in wanted)
+            await self._blocking.run(lambda: self._set(tsgs, wanted))
         except OSError as error:
             self.state = _state_after(error)
             self.slices = ()
@@ -113,21 +113,23 @@ class Weights:
         else:
             self.state = "weighted"
             self.slices = tuple(
-                Slice(pods[tsg.pid], tsg, self._in_force(tsg, wanted[tsg.id]))
+                Slice(pods[tsg.pid], tsg, self._effective_us(tsg, wanted[tsg.id]))
                 for tsg in tsgs
                 if tsg.id in wanted
             )
             self._problem_log.resolved("GPU time is divided by weights again")
         self.observed_at = asyncio.get_running_loop().time()
 
-    def _remember(self, tsgs: Iterable[Tsg]) -> None:
+    def _save_original(self, tsgs: Iterable[Tsg]) -> None:
         """Keep the original slice of each context until the context ends.
 
         The default is 1024 us, less on a Nano with R32; a program's priority gives other values. A slice
         below nvgpu's own least cannot be restored.
         """
         self._original = {
-            (tsg.id, tsg.pid): self._original.get((tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.LEAST_US))
+            (tsg.id, tsg.pid): self._original.get(
+                (tsg.id, tsg.pid), max(tsg.timeslice_us, nvgpu.MIN_TIMESLICE_US)
+            )
             for tsg in tsgs
         }
 
@@ -155,7 +157,7 @@ class Weights:
                 "with access to the node"
             ) from error
 
-    def _in_force(self, tsg: Tsg, wanted_us: int) -> int:
+    def _effective_us(self, tsg: Tsg, wanted_us: int) -> int:
         return tsg.timeslice_us if (tsg, wanted_us) in self._rejected else wanted_us
 
     def _set(self, tsgs: Iterable[Tsg], wanted: Mapping[int, int]) -> None:
@@ -178,15 +180,15 @@ class Weights:
         self._rejected = rejected
 
     async def _restore(self) -> None:
-        await self._sensor.settle()  # the cancellation may have come during a call
+        await self._blocking.settle()  # the cancellation may have come during a call
         if self._node is None:
             return
         try:
-            tsgs, _ = await self._sensor.read(self._list)
+            tsgs, _ = await self._blocking.run(self._list)
             found = {
                 tsg.id: self._original[tsg.id, tsg.pid] for tsg in tsgs if (tsg.id, tsg.pid) in self._original
             }
-            await self._sensor.read(lambda: self._set(tsgs, found))
+            await self._blocking.run(lambda: self._set(tsgs, found))
         except OSError as error:
             logger.warning("cannot restore the GPU's own time slices: %s", error)
         self._close()

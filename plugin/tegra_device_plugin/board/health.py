@@ -124,30 +124,30 @@ class Hysteresis:
         self._needed = {False: bad, True: good}
         self._current: Health | None = None
         self._was_healthy = False
-        self._decides_alone = True
-        self._towards, self._against = False, 0
+        self._next_decides = True
+        self._pending, self._contradictions = False, 0
 
     @property
     def settled(self) -> bool:
         """False while observations contradict the health: observe again after RECHECK_SECONDS."""
-        return self._against == 0
+        return self._contradictions == 0
 
     def reconsider(self) -> None:
         """Health now depends on other things than it did."""
-        self._decides_alone = True
+        self._next_decides = True
 
     def observe(self, new: Health) -> Health:
         """Add an observation; UNKNOWN stands for an observation that failed or timed out."""
         current = self._current
         agrees = current is None or (new.healthy == current.healthy and (new != UNKNOWN or new == current))
-        if agrees or new.healthy != self._towards:
-            self._towards, self._against = new.healthy, 0
-        self._against += not agrees
+        if agrees or new.healthy != self._pending:
+            self._pending, self._contradictions = new.healthy, 0
+        self._contradictions += not agrees
         first_good = new.healthy and not self._was_healthy
-        alone = first_good or (self._decides_alone and new != UNKNOWN)
-        if current is None or alone or agrees or self._against >= self._needed[new.healthy]:
-            self._current, self._against = new, 0
-            self._decides_alone &= new == UNKNOWN
+        decides = first_good or (self._next_decides and new != UNKNOWN)
+        if current is None or decides or agrees or self._contradictions >= self._needed[new.healthy]:
+            self._current, self._contradictions = new, 0
+            self._next_decides &= new == UNKNOWN
             self._was_healthy |= new.healthy
             return new
         return current

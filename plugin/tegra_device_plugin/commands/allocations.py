@@ -15,9 +15,9 @@ from tegra_device_plugin.commands.common import (
     Command,
     add_config,
     add_pod_resources,
-    complain,
     config_file,
-    say,
+    print_error,
+    print_line,
 )
 from tegra_device_plugin.config.file import read_file
 from tegra_device_plugin.config.options import ConfigError
@@ -44,17 +44,17 @@ def _main(options: argparse.Namespace) -> int:
     except ConfigError as error:  # allocations matter most after an error
         units, limit_dir = None, GPU_LIMIT_DIR
         for problem in error.problems:
-            complain(f"limits are not shown: {problem}")
+            print_error(f"limits are not shown: {problem}")
     found, accounts = asyncio.run(shares.of_node(options.pod_resources, units, limit_dir))
     if options.host_root:
         try:
             found = shares.with_resident(found, memory.by_container(options.host_root))
         except memory.UnknownUseError as error:
-            complain(f"memory of processes is not shown: {error}")
+            print_error(f"memory of processes is not shown: {error}")
     if options.output == "json":
-        say(json.dumps(shares.as_dict(found, accounts), indent=2))
+        print_line(json.dumps(shares.as_dict(found, accounts), indent=2))
     else:
-        say("\n".join(shares.as_lines(found, accounts)))
+        print_line("\n".join(shares.as_lines(found, accounts)))
     return EXIT_OK
 
 

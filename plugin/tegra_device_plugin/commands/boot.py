@@ -14,7 +14,7 @@ from tegra_device_plugin.commands.common import (
     add_options,
     config_file,
     flags,
-    say,
+    print_line,
 )
 from tegra_device_plugin.config.options import PLUGIN_OPTIONS
 from tegra_device_plugin.config.settings import load_plugin
@@ -40,7 +40,7 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 def _main(options: argparse.Namespace) -> int:
     settings = load_plugin(config_file(options), os.environ, flags(options, PLUGIN_OPTIONS))
     resources = make_resources(settings, (), HEALTHY)
-    say(boot.prepare(settings.device_plugin_dir, resources, options.wait))
+    print_line(boot.prepare(settings.device_plugin_dir, resources, options.wait))
     return EXIT_OK
 
 

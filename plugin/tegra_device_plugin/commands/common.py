@@ -30,11 +30,11 @@ class Command(NamedTuple):
     epilog: str | None = None
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     sys.stdout.write(f"{text}\n")
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     sys.stderr.write(f"tegra-device-plugin: {text}\n")
 
 

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, Command, say, until_signal
+from tegra_device_plugin.commands.common import EXIT_FAILED, EXIT_OK, Command, print_line, until_signal
 from tegra_device_plugin.cuda.program import MIB, Cuda, CudaError, Device, compute
 
 # CUDA cores of a multiprocessor by compute capability: helper_cuda.h of cuda-samples, for Tegra's GPUs.
@@ -38,7 +38,9 @@ def _allocate(options: argparse.Namespace) -> int:
         allocated = cuda.allocate(options.mib)
         free, total = cuda.info()
         end = "" if allocated == options.mib else ", then CUDA was out of memory"
-        say(f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free")
+        print_line(
+            f"allocated {allocated} of {options.mib} MiB{end}; CUDA says that {free} of {total} MiB are free"
+        )
     return EXIT_OK if allocated == options.mib else EXIT_FAILED
 
 
@@ -51,23 +53,25 @@ def _compute(options: argparse.Namespace) -> int:
     with until_signal(options.hold):
         for path in sorted(path for top in Path("/dev").glob("nv*") for path in (top, *top.rglob("*"))):
             if path.is_char_device():
-                say(str(path))
+                print_line(str(path))
         done = compute()
-        say(f"computed {done.count} numbers on {done.device} in {done.seconds * 1000:.1f} ms, all are right")
+        print_line(
+            f"computed {done.count} numbers on {done.device} in {done.seconds * 1000:.1f} ms, all are right"
+        )
     return EXIT_OK
 
 
 def _device_query(_: argparse.Namespace) -> int:
     """Print the properties, and whether CUDA can be used. Raises CudaError."""
-    say("tegra-device-plugin device-query starting...\n")
-    say(" CUDA Device Query (Driver API)\n")
+    print_line("tegra-device-plugin device-query starting...\n")
+    print_line(" CUDA Device Query (Driver API)\n")
     try:
         for line in lines(Device()):
-            say(line)
+            print_line(line)
     except CudaError:
-        say("Result = FAIL")
+        print_line("Result = FAIL")
         raise
-    say("Result = PASS")
+    print_line("Result = PASS")
     return EXIT_OK
 
 

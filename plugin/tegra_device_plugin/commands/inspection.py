@@ -18,7 +18,7 @@ from tegra_device_plugin.commands.common import (
     add_config,
     add_host_root,
     counted,
-    say,
+    print_line,
 )
 from tegra_device_plugin.config import dra_modes
 from tegra_device_plugin.config.file import read_file
@@ -46,9 +46,9 @@ def _detect(options: argparse.Namespace) -> int:
         detail = ", ".join(filter(None, (telemetry.module, telemetry.part_number, telemetry.power_mode)))
         facts["evidence"].append({"source": "jtop", "found": True, "detail": detail})
     if options.output == "json":
-        say(json.dumps(facts, indent=2))
+        print_line(json.dumps(facts, indent=2))
     else:
-        say("\n".join(_as_text(facts)))
+        print_line("\n".join(_as_text(facts)))
     return EXIT_FAILED if detection.gpu.state == "absent" else EXIT_OK
 
 
@@ -104,7 +104,7 @@ def _labels(options: argparse.Namespace) -> int:
     if options.output_file:
         replace_file(options.output_file, text)
     else:
-        say(text.rstrip())
+        print_line(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED
 
 
@@ -133,7 +133,7 @@ def _koordinator_device(options: argparse.Namespace) -> int:
         return EXIT_FAILED
     gpu_health = health.assess(health.sample(options.host_root, found.gpu))
     infos = koordinator.device_infos(found, units, gpu_health)
-    say(json.dumps(koordinator.device(options.node, infos), indent=2))
+    print_line(json.dumps(koordinator.device(options.node, infos), indent=2))
     return EXIT_OK
 
 
@@ -147,17 +147,17 @@ def _config_check(options: argparse.Namespace) -> int:
     content = read_file(options.file)
     sharing = content.sharing
     if content.dra:
-        say(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")
-        say("\n".join(dra_modes.describe(content.dra)))
+        print_line(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")
+        print_line("\n".join(dra_modes.describe(content.dra)))
     else:
-        say(f"{options.file}: good: {counted(content.counts)}")
+        print_line(f"{options.file}: good: {counted(content.counts)}")
     if content.units:
-        say("\n".join(describe(content.units)))
+        print_line("\n".join(describe(content.units)))
     if sharing.replicas > 1:
         limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
-        say(f"the GPU is shared by time-slicing, {limit}; memory is not divided")
+        print_line(f"the GPU is shared by time-slicing, {limit}; memory is not divided")
     for note in content.notes:
-        say(note)
+        print_line(note)
     return EXIT_OK
 
 

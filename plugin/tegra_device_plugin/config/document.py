@@ -96,13 +96,13 @@ class Section:
             self._reject(key, f": {text!r}: {error}")
             return None
 
-    def integer(self, key: str, least: int, most: int, *, required: bool = False) -> int | None:
+    def integer(self, key: str, minimum: int, maximum: int, *, required: bool = False) -> int | None:
         """Give an integer between `least` and `most`, None if absent or wrong."""
 
         def parse(text: str) -> int:
             # Not 010, which is 8 in YAML.
-            if not text.isdecimal() or text.startswith("0") or not least <= int(text) <= most:
-                raise ValueError(f"allowed: {least} to {most}")
+            if not text.isdecimal() or text.startswith("0") or not minimum <= int(text) <= maximum:
+                raise ValueError(f"allowed: {minimum} to {maximum}")
             return int(text)
 
         return self.text(key, parse, required=required)

@@ -117,7 +117,7 @@ CORE_IDS, MEMORY_IDS, COUNT_IDS = "c", "m", "g"
 
 # Of that message gRPC takes 4 MiB (grpc-go, defaultClientMaxReceiveMessageSize). A device takes 22 bytes: an
 # id of 7 characters, `Unhealthy`, and the tags and lengths of Device, ID and health.
-MOST_IDS = (4 << 20) // 22
+MAX_IDS = (4 << 20) // 22
 
 
 @dataclass(frozen=True)
@@ -263,10 +263,10 @@ def _total(unit: int | None) -> Callable[[str], int]:
             below = size - size % unit
             near = " or ".join(render_quantity(total) for total in (below, below + unit) if total)
             raise ValueError(f"no multiple of the memoryUnit {render_quantity(unit)}: take {near}")
-        elif size // unit > MOST_IDS:
+        elif size // unit > MAX_IDS:
             raise ValueError(
                 f"{size // unit} units of {render_quantity(unit)} do not fit into the message that a kubelet "
-                f"takes: take {render_quantity(MOST_IDS * unit)} at most, or a larger memoryUnit"
+                f"takes: take {render_quantity(MAX_IDS * unit)} at most, or a larger memoryUnit"
             )
         return size
 
@@ -288,7 +288,7 @@ def read_overhead(total: int | None) -> Callable[[str], int]:
 
 
 @dataclass(frozen=True)
-class Numbered:
+class NumberedIds:
     """The ids PREFIX0 to PREFIX<count - 1> in order, without an object for each."""
 
     prefix: str
@@ -310,7 +310,7 @@ class Numbered:
         return str(int(number)) == number and int(number) < self.count
 
 
-def lowest(ids: Sequence[str]) -> str:
+def lowest_id(ids: Sequence[str]) -> str:
     """Give the id with the lowest number; the ids have one prefix."""
     length = min(map(len, ids))
     return min(id_ for id_ in ids if len(id_) == length)

@@ -128,10 +128,10 @@ class DriverRegistration:
         else:
             self._fail(f"the kubelet rejects the driver: {error}")
 
-    def _fail(self, reason: str, most_seconds: float = RETRY.cap) -> None:
+    def _fail(self, reason: str, max_seconds: float = RETRY.cap) -> None:
         self.not_ready_reason = reason
         self.failed_registrations += 1
-        seconds = min(self._retry.seconds, most_seconds)
+        seconds = min(self._retry.seconds, max_seconds)
         self._renew_at = _now() + seconds
         logger.warning("not registered, next attempt in %.0f s: %s", seconds, reason)
         self._retry = self._retry.longer()

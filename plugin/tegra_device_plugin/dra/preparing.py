@@ -19,7 +19,7 @@ from tegra_device_plugin.dra import claims
 from tegra_device_plugin.dra.claims import ClaimError, ClaimReference, Prepared
 from tegra_device_plugin.dra.claimstore import ClaimStore, NodeState
 from tegra_device_plugin.system.log import describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 # A kubelet waits 45 s for all claims of a call (kubernetes, pkg/kubelet/cm/dra/plugin/dra_plugin.go). The
 # claims are prepared at the same time. A claim takes two requests and two commits at most: 32 s.
@@ -60,7 +60,7 @@ class Preparer:
         self._calls = calls
         self._store = ClaimStore(node_state)
         self._commit_lock = asyncio.Lock()
-        self._files = Sensor(None)
+        self._files = BlockingCalls(None)
 
     @property
     def in_use(self) -> int:
@@ -173,7 +173,7 @@ class Preparer:
         try:
             async with asyncio.timeout(seconds):
                 await self._commit_lock.acquire()
-                running = asyncio.ensure_future(self._files.read(work))
+                running = asyncio.ensure_future(self._files.run(work))
                 running.add_done_callback(self._release_lock)
                 return await asyncio.shield(running)
         except TimeoutError as error:

@@ -32,7 +32,7 @@ UNREADABLE = "{}"
 # If the plug is pulled again before the instance has registered, the next boot puts this one back first (the
 # unit of role gpu_device_plugin). Without an instance, that boot would start pods without their GPU.
 COPY = f"{CHECKPOINT}.before-boot"
-_LOOK_SECONDS = 0.1  # no event reports a listener
+_POLL_SECONDS = 0.1  # no event reports a listener
 
 
 class NotReadyError(OSError):
@@ -54,7 +54,7 @@ def prepare(directory: Path, resources: Sequence[Resource], seconds: float) -> s
                 f"no instance with a healthy GPU was ready within {seconds:g} s, so the kubelet may refuse "
                 "pods with a GPU. The log of the instance that stands by says why"
             )
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     if any(resource.registration.pre_start for resource in resources):
         return (
             "nothing done: with units a kubelet that has forgotten a container's devices cannot start it. So "

@@ -60,7 +60,7 @@ class GpuLock:
 
     def acquire(self, device_plugins: Path) -> None:
         """Acquire the lock, if not done. Raises BothApisError while the other has the GPU, OSError."""
-        if self._is_held(device_plugins):
+        if self._is_acquired(device_plugins):
             return
         (refuse_beside_device_plugin if self._for_dra else refuse_beside_dra)(device_plugins)
         with suppress(FileNotFoundError):  # then no device plugin can serve, and the sockets are enough
@@ -90,7 +90,7 @@ class GpuLock:
             os.close(self._directory)
             self._directory = None
 
-    def _is_held(self, device_plugins: Path) -> bool:
+    def _is_acquired(self, device_plugins: Path) -> bool:
         """True if the lock is on the present directory: a kubelet may make its directory again."""
         if self._directory is None:
             return False

@@ -208,12 +208,12 @@ class Endpoint:
 
         path = pod_resources.beside(self.path.parent)
         try:
-            held = await pod_resources.resources_beside(path, self.resource, ids)
+            allocated = await pod_resources.resources_beside(path, self.resource, ids)
         except OSError as error:
             raise RejectedRequestError(
                 f"{self.resource}: cannot check whether the container has {needed}: {error}"
             ) from error
-        if needed not in held:
+        if needed not in allocated:
             raise RejectedRequestError(
                 f"{self.resource}: without {needed} it would mean all of the GPU, whose memory is divided "
                 f"into units here: request {needed} as well"

@@ -12,7 +12,7 @@ from typing import Any
 import grpc
 from grpc import aio
 
-from tegra_device_plugin.config.units import lowest
+from tegra_device_plugin.config.units import lowest_id
 from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tegra_device_plugin.kubelet.sockets import check_descriptors
 
@@ -20,7 +20,7 @@ SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 DEADLINE = 10.0  # seconds; the kubelet answers from memory
 # Limit of the answer, which lists every pod of the node; the kubelet's own limit
 # (pkg/kubelet/apis/podresources).
-_MOST_BYTES = 16 * 1024 * 1024
+_MAX_BYTES = 16 * 1024 * 1024
 # A kubelet before 1.21 does not know GetAllocatableResources; a kubelet before 1.23 reports that it is
 # switched off.
 _NOT_OFFERED = (grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.UNKNOWN)
@@ -76,7 +76,7 @@ async def list_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None
 def found(answer: api.ListPodResourcesResponse) -> list[ContainerAllocation]:
     """Give the allocations in the kubelet's answer, in order."""
     return sorted(
-        ContainerAllocation(pod.namespace, pod.name, container.name, resource, lowest(list(ids)), len(ids))
+        ContainerAllocation(pod.namespace, pod.name, container.name, resource, lowest_id(list(ids)), len(ids))
         for pod in answer.pod_resources
         for container in pod.containers
         for resource, ids in _together(container.devices).items()
@@ -129,7 +129,7 @@ def _check_there(path: Path) -> None:
 async def _call(path: Path, method: str, request: Any, response: Any, deadline: float) -> Any:
     _check_there(path)
     check_descriptors()
-    options = [("grpc.max_receive_message_length", _MOST_BYTES)]
+    options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     async with aio.insecure_channel(f"unix:{path}", options=options) as channel:
         call = channel.unary_unary(
             f"/v1.PodResourcesLister/{method}", type(request).SerializeToString, response.FromString

@@ -33,7 +33,7 @@ from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.sharing.memory_limit import LEDGERS
 from tegra_device_plugin.system.directorywatch import Identity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 _DEADLINE = 2.0  # seconds, for the files and for the kubelet
 # Of the device plugin's ledgers. The DRA driver has others in the same directory.
@@ -48,7 +48,7 @@ class UnusedLedgers:
 
     def __init__(self) -> None:
         self._done: Identity | None = None
-        self._sensor = Sensor(_DEADLINE)
+        self._blocking = BlockingCalls(_DEADLINE)
         self._problem_log = ProblemLog()
 
     async def remove(self, settings: PluginSettings, _found: Detection, _health: Health) -> None:
@@ -61,7 +61,7 @@ class UnusedLedgers:
             return
         directory = settings.gpu_limit_dir / LEDGERS
         try:
-            if unused := await self._sensor.read(lambda: _unmounted(directory, checkpoint)):
+            if unused := await self._blocking.run(lambda: _unmounted(directory, checkpoint)):
                 socket = pod_resources.beside(settings.device_plugin_dir)
                 answer = await pod_resources.list_allocations(socket, _DEADLINE)
                 # Without a wait: so none is removed between PreStartContainer and the mount.
@@ -74,10 +74,10 @@ class UnusedLedgers:
             self._problem_log.resolved("ledgers of containers that are gone are removed again")
 
 
-def remove(unused: Ledgers, held: Set[str]) -> None:
+def remove(unused: Ledgers, allocated: Set[str]) -> None:
     """Remove the ledgers of which no container has the device, unless they have changed. Raises OSError."""
     for file, state in unused.items():
-        if ledger.name_of(file) not in held and _states([file]) == {file: state}:
+        if ledger.name_of(file) not in allocated and _states([file]) == {file: state}:
             link = file.with_name(ledger.name_of(file))
             with suppress(OSError):  # no link: of a start that was killed, or of an older version
                 if ledger.mounted(link) == file:

@@ -21,7 +21,7 @@ from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.kubernetes import label_value, render_quantity
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 # The directory xpu-device-infos below it is koordlet's XPUDeviceInfosDir.
 DIRECTORY = "/var/run/koordlet"
@@ -36,7 +36,7 @@ class Koordlet:
     """Koordinator's agent on the host."""
 
     def __init__(self) -> None:
-        self._sensor = Sensor(_WRITE_DEADLINE_SECONDS)
+        self._blocking = BlockingCalls(_WRITE_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
     async def report(self, settings: PluginSettings, found: Detection, health: Health) -> None:
@@ -45,7 +45,7 @@ class Koordlet:
             return
         infos = device_infos(found, settings.units, health)
         try:
-            await self._sensor.read(lambda: write(settings.host_root, infos))
+            await self._blocking.run(lambda: write(settings.host_root, infos))
         except (OSError, TimeoutError) as error:
             self._problem_log.warn(f"koordlet has no GPU: {describe_error(error, 'the write hangs')}")
         else:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
-from tegra_device_plugin.config.units import Units, lowest
+from tegra_device_plugin.config.units import Units, lowest_id
 from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.kubernetes import MIB, render_quantity
@@ -161,4 +161,4 @@ class MemoryLimit:
     def _limit(self, ids: Sequence[str]) -> Limit:
         # No two running containers share a device, so each has its own ledger.
         size = self.units.memory_bytes(len(ids))
-        return Limit(self.directory, lowest(ids), size, self.units.context_overhead)
+        return Limit(self.directory, lowest_id(ids), size, self.units.context_overhead)

@@ -13,7 +13,7 @@ from tegra_device_plugin.config.units import (
     COUNT_IDS,
     MEMORY_IDS,
     PERCENT,
-    Numbered,
+    NumberedIds,
     Units,
     WithoutMemory,
 )
@@ -75,8 +75,8 @@ def _unit_resources(
 
     if core := units.core:
         rules = Rules(step=core.step, required=required(core.without_memory))
-        yield Resource(core.name, Numbered(CORE_IDS, PERCENT), health, allocation, rules)
-    memory_ids = Numbered(MEMORY_IDS, units.memory_ids)
+        yield Resource(core.name, NumberedIds(CORE_IDS, PERCENT), health, allocation, rules)
+    memory_ids = NumberedIds(MEMORY_IDS, units.memory_ids)
     limit = MemoryLimit(settings.gpu_limit_dir, units)
     yield Resource(units.memory.name, memory_ids, memory_health, allocation, limit=limit)
     if count := units.count:
@@ -85,7 +85,7 @@ def _unit_resources(
             f"as {units.memory.name}",
             required=required(count.without_memory),
         )
-        yield Resource(count.name, Numbered(COUNT_IDS, count.ids), health, allocation, rules)
+        yield Resource(count.name, NumberedIds(COUNT_IDS, count.ids), health, allocation, rules)
 
 
 def _stable(health: Health) -> Health:

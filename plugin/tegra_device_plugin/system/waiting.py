@@ -55,7 +55,7 @@ class Backoff(NamedTuple):
         return self._replace(doublings=0)
 
 
-class Sensor:
+class BlockingCalls:
     """Runs one blocking call at a time in a daemon thread, with a deadline.
 
     A read of sysfs can hang in the kernel for ever. Then later calls fail immediately, without another
@@ -67,7 +67,7 @@ class Sensor:
         self._deadline = deadline
         self._last: Future[Any] | None = None
 
-    async def read(self, function: Callable[[], T]) -> T:
+    async def run(self, function: Callable[[], T]) -> T:
         """Give the result of `function`, or raise its error.
 
         Raises TimeoutError if this call or an earlier one hangs, and OSError (ENOMEM) if no thread can be
@@ -85,10 +85,10 @@ class Sensor:
             except Exception as error:
                 outcome.set_exception(error)
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(_hand_over, outcome, answer)
+                loop.call_soon_threadsafe(_deliver, outcome, answer)
 
         try:
-            threading.Thread(target=work, name="sensor", daemon=True).start()
+            threading.Thread(target=work, name="blocking-call", daemon=True).start()
         except RuntimeError as error:
             raise OSError(errno.ENOMEM, str(error)) from error
         self._last = outcome
@@ -104,7 +104,7 @@ class Sensor:
                 last.exception()  # the error has no receiver any more
 
 
-def _hand_over(outcome: Future[T], answer: asyncio.Future[T]) -> None:
+def _deliver(outcome: Future[T], answer: asyncio.Future[T]) -> None:
     if answer.done():  # cancelled, or past the deadline
         return
     if error := outcome.exception():

@@ -53,7 +53,7 @@ class JtopError(Exception):
     """There is no telemetry; the text has the reason."""
 
 
-class Waits(NamedTuple):
+class Timeouts(NamedTuple):
     """The deadlines of samples, and the times between two connections after failures, in seconds."""
 
     first: float = _FIRST_DEADLINE_SECONDS
@@ -65,10 +65,10 @@ class JtopProbe:
     """Keeps the newest telemetry of the relay whose socket is below a host root."""
 
     def __init__(
-        self, host_root: Path, waits: Waits | None = None, clock: Callable[[], float] = time.monotonic
+        self, host_root: Path, timeouts: Timeouts | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._relay = host_root / SOCKET
-        self._waits = waits or Waits()
+        self._timeouts = timeouts or Timeouts()
         self._clock = clock
         self._latest: tuple[float, Telemetry] | None = None
         self._logged: str | None = None
@@ -84,14 +84,14 @@ class JtopProbe:
         attempt = 0
         while True:
             try:
-                async with contextlib.aclosing(_samples(self._relay, self._waits)) as samples:
+                async with contextlib.aclosing(_samples(self._relay, self._timeouts)) as samples:
                     async for telemetry in samples:
                         self._latest = self._clock(), telemetry
                         attempt = 0
                         self._log("jtop: telemetry is available")
             except JtopError as error:
                 self._log(f"no telemetry from jtop: {error}")
-            await asyncio.sleep(self._waits.retries[min(attempt, len(self._waits.retries) - 1)])
+            await asyncio.sleep(self._timeouts.retries[min(attempt, len(self._timeouts.retries) - 1)])
             attempt += 1
 
     def _log(self, message: str) -> None:
@@ -101,11 +101,11 @@ class JtopProbe:
             self._logged = message
 
 
-def read_once(host_root: Path, waits: Waits | None = None) -> Telemetry | None:
+def read_once(host_root: Path, timeouts: Timeouts | None = None) -> Telemetry | None:
     """Give one sample, for commands that end; None if jtop does not answer within 20 s."""
 
     async def first() -> Telemetry | None:
-        async with contextlib.aclosing(_samples(host_root / SOCKET, waits or Waits())) as samples:
+        async with contextlib.aclosing(_samples(host_root / SOCKET, timeouts or Timeouts())) as samples:
             return await anext(samples, None)
 
     try:
@@ -115,20 +115,20 @@ def read_once(host_root: Path, waits: Waits | None = None) -> Telemetry | None:
         return None
 
 
-async def _samples(relay: Path, waits: Waits) -> AsyncGenerator[Telemetry]:
+async def _samples(relay: Path, timeouts: Timeouts) -> AsyncGenerator[Telemetry]:
     """Give the samples of one connection, which is closed at the end. Raises JtopError at the end."""
     try:
-        async with asyncio.timeout(waits.first):
+        async with asyncio.timeout(timeouts.first):
             reader, writer = await asyncio.open_unix_connection(relay, limit=_LINE_LIMIT)
     except TimeoutError:
-        raise JtopError(f"{relay} is not accepted in {waits.first:.0f} s") from None
+        raise JtopError(f"{relay} is not accepted in {timeouts.first:.0f} s") from None
     except OSError as error:
         raise JtopError(f"no {relay}: the relay does not run ({error.strerror or error})") from error
     try:
-        deadline = waits.first
+        deadline = timeouts.first
         while True:
             yield _parse(await _line(reader, deadline))
-            deadline = waits.later
+            deadline = timeouts.later
     finally:
         writer.transport.abort()
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from tegra_device_plugin.sharing.allocation import GPU_ID, Resource
 from tegra_device_plugin.sharing.memory_limit import MemoryLimit, ledger_path
 from tegra_device_plugin.system.kubernetes import MIB
 from tegra_device_plugin.system.log import ProblemLog, describe_error
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 from tegra_device_plugin.telemetry.exposition import Metric, gauges
 
 
@@ -35,7 +35,7 @@ class Row:
     namespace: str
     pod: str
     container: str
-    held: tuple[ContainerAllocation, ...]
+    allocations: tuple[ContainerAllocation, ...]
     percent: int | None = None
     limit: int | None = None
     used: int | None = None
@@ -48,18 +48,27 @@ class Row:
 
 @dataclass(frozen=True)
 class Account:
-    """The devices of a resource. `allocatable` - `free`, `lost` and `twice` (both rare) are allocated.
+    """The devices of a resource: `allocated` = `allocatable` - `free` + `unavailable` + `duplicate`.
 
-    `lost` devices are allocated and not allocatable any more: unhealthy, or not advertised. `twice` counts
-    containers beyond the first of a device: a kubelet can list an ended pod beside the next pod with its
-    devices.
+    `unavailable` devices are allocated and not allocatable any more: unhealthy, or not advertised.
+    `duplicate` counts containers beyond the first of a device: a kubelet can list an ended pod beside the
+    next pod with its devices. Both are rare.
     """
 
-    held: int
+    allocated: int
     allocatable: int
     free: int
-    lost: int
-    twice: int
+    unavailable: int
+    duplicate: int
+
+    def as_dict(self) -> dict[str, int]:
+        return {
+            "held": self.allocated,
+            "allocatable": self.allocatable,
+            "free": self.free,
+            "lost": self.unavailable,
+            "twice": self.duplicate,
+        }
 
 
 async def of_node(
@@ -83,23 +92,26 @@ def rows(found: Iterable[ContainerAllocation], units: Units | None, directory: P
         return one.namespace, one.pod, one.container
 
     return [
-        _row(name, tuple(held), units, directory)
-        for name, held in groupby(sorted(found, key=container), container)
+        _row(name, tuple(allocations), units, directory)
+        for name, allocations in groupby(sorted(found, key=container), container)
     ]
 
 
 def _row(
-    name: tuple[str, str, str], held: tuple[ContainerAllocation, ...], units: Units | None, directory: Path
+    name: tuple[str, str, str],
+    allocations: tuple[ContainerAllocation, ...],
+    units: Units | None,
+    directory: Path,
 ) -> Row:
     if units is None:
-        return Row(*name, held)
-    by_resource = {one.resource: one for one in held}
+        return Row(*name, allocations)
+    by_resource = {one.resource: one for one in allocations}
     core = by_resource.get(units.core.name) if units.core else None
     memory = by_resource.get(units.memory.name)
     found = _ledger(directory, memory.device) if memory else None
     return Row(
         *name,
-        held,
+        allocations,
         percent=core.count if core else None,
         limit=found.limit if found else None,
         used=found.used if found else None,
@@ -127,26 +139,26 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
 
 
 def accounts(
-    held: Mapping[str, Counter[str]], allocatable: Mapping[str, Collection[str]]
+    containers: Mapping[str, Counter[str]], allocatable: Mapping[str, Collection[str]]
 ) -> dict[str, Account]:
     """Give the account of each resource that is allocatable or allocated.
 
-    The first argument counts the containers of each device; `allocatable` are the healthy devices.
+    `containers` counts the containers of each device; `allocatable` are the healthy devices.
     """
     return {
-        resource: _account(held.get(resource, Counter()), allocatable.get(resource, frozenset()))
-        for resource in sorted(held.keys() | allocatable.keys())
+        resource: _account(containers.get(resource, Counter()), allocatable.get(resource, frozenset()))
+        for resource in sorted(containers.keys() | allocatable.keys())
     }
 
 
-def _account(held: Counter[str], allocatable: Collection[str]) -> Account:
-    healthy = sum(device in held for device in allocatable)
+def _account(containers: Counter[str], allocatable: Collection[str]) -> Account:
+    healthy = sum(device in containers for device in allocatable)
     return Account(
-        held=held.total(),
+        allocated=containers.total(),
         allocatable=len(allocatable),
         free=len(allocatable) - healthy,
-        lost=len(held) - healthy,
-        twice=held.total() - len(held),
+        unavailable=len(containers) - healthy,
+        duplicate=containers.total() - len(containers),
     )
 
 
@@ -159,7 +171,8 @@ def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, A
                 "pod": row.pod,
                 "container": row.container,
                 "held": [
-                    {"resource": one.resource, "device": one.device, "count": one.count} for one in row.held
+                    {"resource": one.resource, "device": one.device, "count": one.count}
+                    for one in row.allocations
                 ],
                 "percent": row.percent,
                 "memory_limit_mib": _mib(row.limit),
@@ -168,7 +181,7 @@ def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, A
             }
             for row in found
         ],
-        "resources": {name: asdict(account) for name, account in counted.items()},
+        "resources": {name: account.as_dict() for name, account in counted.items()},
     }
 
 
@@ -179,26 +192,26 @@ def as_lines(found: Sequence[Row], counted: Mapping[str, Account]) -> Iterator[s
     if not found:
         yield "no container of this node has a device"
     for name, account in counted.items():
-        rare = "".join(
-            f", {number} {what}"
-            for number, what in (
-                (account.lost, "allocated and not allocatable any more"),
-                (account.twice, "allocated twice, as an ended pod is still listed"),
+        exceptions = "".join(
+            f", {number} {description}"
+            for number, description in (
+                (account.unavailable, "allocated and not allocatable any more"),
+                (account.duplicate, "allocated twice, as an ended pod is still listed"),
             )
             if number
         )
         free = f"{account.free} free of {account.allocatable} allocatable"
-        yield f"{name}: {account.held} allocated, {free}{rare}"
+        yield f"{name}: {account.allocated} allocated, {free}{exceptions}"
 
 
 def _describe(row: Row) -> Iterator[str]:
-    for one in row.held:
+    for one in row.allocations:
         yield f"{one.count} {one.resource}"
     if row.percent is not None:
         yield f"weight {row.percent} %"
-    for what, size in (("limit", row.limit), ("used", row.used), ("resident", row.resident)):
+    for name, size in (("limit", row.limit), ("used", row.used), ("resident", row.resident)):
         if size is not None:
-            yield f"{what} {_mib(size)} MiB"
+            yield f"{name} {_mib(size)} MiB"
 
 
 def _mib(size: int | None) -> int | None:
@@ -218,7 +231,7 @@ class Shares:
         """`directory` has the kubelet's sockets of plugins."""
         self._socket = pod_resources.beside(directory)
         self._lock = asyncio.Lock()
-        self._sensor = Sensor(DEADLINE)
+        self._blocking = BlockingCalls(DEADLINE)
         self._queried_at: float | None = None
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
@@ -231,7 +244,7 @@ class Shares:
                 self._queried_at = now
                 try:
                     answer = await pod_resources.list_allocations(self._socket, DEADLINE)
-                    self._metrics = await self._sensor.read(lambda: _metrics_of(answer, resources, limit))
+                    self._metrics = await self._blocking.run(lambda: _metrics_of(answer, resources, limit))
                 except (OSError, TimeoutError) as error:
                     reason = describe_error(error, "reading the ledgers hangs")
                     self._problem_log.warn(f"no metrics of shares: {reason}")
@@ -246,22 +259,22 @@ def _metrics_of(
 ) -> tuple[Metric, ...]:
     allocations = (one for one in pod_resources.found(answer) if one.resource in resources)
     found = rows(allocations, limit.units, limit.directory)
-    held = {
+    containers = {
         name: by_id for name, by_id in pod_resources.container_counts(answer).items() if name in resources
     }
     allocatable = {name: one.ids if one.health.healthy else frozenset() for name, one in resources.items()}
-    return tuple(_metrics(found, accounts(held, allocatable)))
+    return tuple(_metrics(found, accounts(containers, allocatable)))
 
 
 def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[Metric]:
     # By name: a kubelet can list an ended pod beside the one that has its name now.
-    held: Counter[tuple[tuple[str, str, str], str]] = Counter()
+    allocated: Counter[tuple[tuple[str, str, str], str]] = Counter()
     for row in found:
-        for one in row.held:
-            held[row.name, one.resource] += one.count
+        for one in row.allocations:
+            allocated[row.name, one.resource] += one.count
     yield gauges(
         "tegra_device_plugin_held_devices",
-        (({**_labels(name), "resource": resource}, count) for (name, resource), count in held.items()),
+        (({**_labels(name), "resource": resource}, count) for (name, resource), count in allocated.items()),
     )
     yield gauges(
         "tegra_device_plugin_free_devices",

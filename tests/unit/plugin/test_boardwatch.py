@@ -20,7 +20,7 @@ from tegra_device_plugin.config.units import Memory, Units
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
 from tegra_device_plugin.plugin import ResourcePublisher, prerequisites
 from tegra_device_plugin.sharing.allocation import Resource
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 from tests import boards
 
@@ -56,7 +56,7 @@ async def test_an_observation_that_hangs_or_fails_is_not_healthy(
     watched = Watched(orin)
     assert await watched.observe() == "1 ok"
     monkeypatch.setattr(
-        watched.watch, "_sensor", Sensor(deadline=2)
+        watched.watch, "_blocking", BlockingCalls(deadline=2)
     )  # enough for an observation on a busy machine
     hanging, original = threading.Event(), health.sample
 
@@ -70,7 +70,7 @@ async def test_an_observation_that_hangs_or_fails_is_not_healthy(
     assert await watched.observe() == "1 unknown"  # the first read still hangs
     hanging.set()
     for thread in threading.enumerate():
-        if thread.name == "sensor":
+        if thread.name == "blocking-call":
             thread.join(5)
     assert await watched.observe(3) == "1 ok"
 

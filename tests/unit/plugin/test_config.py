@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tegra_device_plugin.config.file import MAX_REPLICAS, Sharing, read_file
 from tegra_device_plugin.config.options import PLUGIN_OPTIONS, ConfigError, Option
 from tegra_device_plugin.config.settings import PluginSettings, load_plugin
-from tegra_device_plugin.config.units import MOST_IDS
+from tegra_device_plugin.config.units import MAX_IDS
 from tegra_device_plugin.system.kubernetes import resource_name
 
 NVIDIA = """
@@ -316,5 +316,5 @@ def test_any_file_gives_valid_settings_or_problems_of_one_line(
         assert 1 <= chosen.sharing.replicas <= MAX_REPLICAS
         if units := chosen.units:
             assert chosen.sharing.replicas == 1
-            assert all(0 < count <= MOST_IDS for count in units.counts.values())
+            assert all(0 < count <= MAX_IDS for count in units.counts.values())
             assert units.memory_bytes(units.memory_ids) == units.memory_total

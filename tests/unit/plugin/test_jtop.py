@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.telemetry.jtop import SOCKET, JtopProbe, Telemetry, Waits, read_once
+from tegra_device_plugin.telemetry.jtop import SOCKET, JtopProbe, Telemetry, Timeouts, read_once
 
 from tests.conformance.awaited import eventually
 
@@ -122,13 +122,13 @@ async def test_old_telemetry_is_none(host: Path) -> None:
 
 async def test_after_a_good_time_a_failure_is_retried_quickly(host: Path) -> None:
     with relay(host, SAID, closes=True) as made:
-        async with running(JtopProbe(host, Waits(retries=(0.01, 3600.0)))):
+        async with running(JtopProbe(host, Timeouts(retries=(0.01, 3600.0)))):
             await eventually(lambda: len(made.accepted) >= 3)
 
 
 async def test_relay_that_comes_later_is_found(host: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    probe = JtopProbe(host, Waits(retries=(0.01,)))
+    probe = JtopProbe(host, Timeouts(retries=(0.01,)))
     async with running(probe):
         await eventually(lambda: "does not run" in caplog.text)
         with relay(host, SAID):
@@ -153,10 +153,10 @@ async def test_a_failure_is_logged_once_and_the_relay_asked_again(
 ) -> None:
     caplog.set_level(logging.INFO)
     seconds = 0.1 if reason == "no answer" else 3600
-    waits = Waits(first=seconds, later=seconds, retries=(0,))
+    timeouts = Timeouts(first=seconds, later=seconds, retries=(0,))
     with relay(host, said, closes=closes) as made:
         before = _sockets()
-        async with running(JtopProbe(host, waits)):
+        async with running(JtopProbe(host, timeouts)):
             await eventually(lambda: len(made.accepted) >= 3)
         for connection in made.accepted:
             connection.close()
@@ -265,4 +265,4 @@ def test_a_single_sample(host: Path) -> None:
 
 def test_a_single_sample_is_not_awaited_for_ever(host: Path) -> None:
     with relay(host, b""):
-        assert read_once(host, Waits(first=0.2)) is None
+        assert read_once(host, Timeouts(first=0.2)) is None

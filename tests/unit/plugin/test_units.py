@@ -11,7 +11,7 @@ from tegra_device_plugin.board.health import HEALTHY, Health
 from tegra_device_plugin.cli import main
 from tegra_device_plugin.config.options import ConfigError
 from tegra_device_plugin.config.settings import PluginSettings, load_plugin
-from tegra_device_plugin.config.units import MOST_IDS, Numbered, lowest
+from tegra_device_plugin.config.units import MAX_IDS, NumberedIds, lowest_id
 from tegra_device_plugin.kubelet.endpoint import device_list
 from tegra_device_plugin.sharing import memory_limit
 from tegra_device_plugin.sharing.allocation import Allocation, RejectedRequestError, Resource
@@ -251,23 +251,23 @@ def test_a_unit_that_the_preset_has_may_be_named(preset: str, unit: str, tmp_pat
 
 
 def test_the_largest_number_of_ids_fits_into_a_message() -> None:
-    assert len(device_list(Numbered("m", MOST_IDS), healthy=False)) <= KUBELET_BYTES
+    assert len(device_list(NumberedIds("m", MAX_IDS), healthy=False)) <= KUBELET_BYTES
 
 
 @given(
     st.integers(1, 2000), st.text("m0123456789٣", max_size=6) | st.integers(0, 3000).map(lambda n: f"m{n}")
 )
 def test_numbered_ids_are_as_a_list_of_them_would_be(count: int, requested: str) -> None:
-    ids, plain = Numbered("m", count), [f"m{number}" for number in range(count)]
+    ids, plain = NumberedIds("m", count), [f"m{number}" for number in range(count)]
     assert ([*ids], len(ids), requested in ids) == (plain, len(plain), requested in plain)
 
 
 def test_a_number_that_python_does_not_parse_is_no_id() -> None:
-    assert "m" + "9" * 100_000 not in Numbered("m", 10)
+    assert "m" + "9" * 100_000 not in NumberedIds("m", 10)
 
 
 def test_the_lowest_id_is_the_lowest_number() -> None:
-    assert lowest(["m10", "m9", "m100"]) == "m9"
+    assert lowest_id(["m10", "m9", "m100"]) == "m9"
 
 
 def config_check(tmp_path: Path, capsys: pytest.CaptureFixture[str], units: str) -> list[str]:

@@ -9,7 +9,7 @@ import threading
 import pytest
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.hosttree import is_own_shortage
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 
 
 @pytest.mark.parametrize("turns", range(4))
@@ -66,22 +66,22 @@ async def test_a_missing_thread_is_another_error_than_a_read_that_hangs(
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
-    sensor = Sensor(deadline=5)
+    blocking = BlockingCalls(deadline=5)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", refuse)
         for _ in range(2):
             with pytest.raises(OSError, match="can't start new thread") as failed:
-                await sensor.read(lambda: 42)
+                await blocking.run(lambda: 42)
             assert is_own_shortage(failed.value)
-    assert await sensor.read(lambda: 42) == 42
+    assert await blocking.run(lambda: 42) == 42
 
 
 def test_a_process_can_end_while_a_read_hangs() -> None:
     program = """
 import asyncio, contextlib, threading
-from tegra_device_plugin.system.waiting import Sensor
+from tegra_device_plugin.system.waiting import BlockingCalls
 with contextlib.suppress(TimeoutError):
-    asyncio.run(Sensor(deadline=0.05).read(threading.Event().wait))
+    asyncio.run(BlockingCalls(deadline=0.05).run(threading.Event().wait))
 print("ended")
 """
     ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=30, check=True)

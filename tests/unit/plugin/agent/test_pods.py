@@ -84,14 +84,14 @@ async def test_a_disk_that_hangs_stops_neither_the_loop_nor_the_agent(
 ) -> None:
     go_on = threading.Event()
     monkeypatch.setattr(module, "pod_names", lambda _host: go_on.wait(5) and {})
-    monkeypatch.setattr(pods._sensor, "_deadline", 0.05)
+    monkeypatch.setattr(pods._blocking, "_deadline", 0.05)
     before = set(threading.enumerate())  # those of other tests may end meanwhile
     for _ in range(3):
         await pods.refresh({uid(1)})
     assert len(set(threading.enumerate()) - before) == 1
     assert caplog.text.count("the pods' shares are not known: ") == 2  # the first one and later ones
     go_on.set()
-    await pods._sensor.settle()
+    await pods._blocking.settle()
 
 
 async def test_without_a_kubelet_shares_stay_and_a_new_pod_has_no_limit(

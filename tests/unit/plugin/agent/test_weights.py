@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tegra_device_plugin.agent import weights as module
-from tegra_device_plugin.agent.nvgpu import LEAST_US, MOST_US, Tsg
+from tegra_device_plugin.agent.nvgpu import MAX_TIMESLICE_US, MIN_TIMESLICE_US, Tsg
 from tegra_device_plugin.agent.pods import Pods
 from tegra_device_plugin.agent.weights import Weights, timeslices
 from tegra_device_plugin.system.hosttree import HostTree
@@ -195,7 +195,7 @@ async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     weights: Weights, driver: SimulatedNvgpu, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await weights.observe()
-    monkeypatch.setattr(weights._sensor, "_deadline", 0.05)
+    monkeypatch.setattr(weights._blocking, "_deadline", 0.05)
     go_on = threading.Event()
     driver.before_call = lambda _request: go_on.wait(5)
     await weights.observe()
@@ -203,8 +203,8 @@ async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     await weights.observe()
     assert (weights.state, driver.held, len(driver.calls)) == ("failing", True, calls)
     go_on.set()
-    await weights._sensor.settle()
-    monkeypatch.setattr(weights._sensor, "_deadline", 3.0)
+    await weights._blocking.settle()
+    monkeypatch.setattr(weights._blocking, "_deadline", 3.0)
     await weights.observe()
     assert weights.state == "weighted"
 
@@ -236,8 +236,8 @@ def contexts(*pids: int) -> list[Tsg]:
         (70, 1, 14_000),
         (30, 3, 2000),
         (5, 1, 1000),
-        (1, 1, LEAST_US),
-        (30, 7, LEAST_US),
+        (1, 1, MIN_TIMESLICE_US),
+        (30, 7, MIN_TIMESLICE_US),
     ],
 )
 def test_a_pods_contexts_divide_its_weight(percent: int, of_each: int, microseconds: int) -> None:
@@ -250,4 +250,4 @@ def test_every_slice_is_one_that_the_driver_takes(percent: dict[int, int], pids:
     pods = {pid: str(pid % 20) for pid in pids if pid < 50}
     weights = {str(pod): weight for pod, weight in percent.items()}
     found = timeslices(contexts(*pids), pods, weights)
-    assert all(LEAST_US <= microseconds <= MOST_US for microseconds in found.values())
+    assert all(MIN_TIMESLICE_US <= microseconds <= MAX_TIMESLICE_US for microseconds in found.values())
