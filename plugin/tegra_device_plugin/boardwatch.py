@@ -188,9 +188,9 @@ class BoardWatch(Generic[S]):
             self.check_mounts()
             await self.observe()
             unsettled = self.has_gpu and not self._assessment.settled
-            late = not (self.health and self.health.healthy) and loop.time() < starting_until
+            starting = not (self.health and self.health.healthy) and loop.time() < starting_until
             await waiting.happens(
-                self._wake, health.RECHECK_SECONDS if unsettled or late else health.POLL_SECONDS
+                self._wake, health.RECHECK_SECONDS if unsettled or starting else health.POLL_SECONDS
             )
 
     async def observe(self) -> None:
@@ -233,8 +233,8 @@ class BoardWatch(Generic[S]):
     async def _read(self, root: Path, standby: bool) -> Observation:
         """Read the board in a thread. Raises OSError."""
         known, prerequisites = self.detection, self._prerequisites
-        all_well = self.health is not None and self.health.healthy and self._assessment.settled
-        search = not all_well or self._observations % OBSERVATIONS_PER_DETECTION == 0
+        stable = self.health is not None and self.health.healthy and self._assessment.settled
+        search = not stable or self._observations % OBSERVATIONS_PER_DETECTION == 0
         self._observations += 1
         return await self._blocking.run(
             lambda: self._read_now(root, known, prerequisites, search=search, standby=standby)

@@ -82,7 +82,7 @@ class DevicePlugin(Service[PluginSettings]):
                     board, registrars, advertised, probe.latest, self._counted
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
-            # A relay for the instance that stands by would only take memory: the pod has the metrics.
+            # A relay for the standby instance would only take memory: the pod has the metrics.
             telemetry = [] if self._instance.standby else [probe.run()]
             await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), *telemetry)
 

@@ -43,7 +43,7 @@ LIVE_RESTORE = ("docker", "info", "--format={{.LiveRestoreEnabled}}")
 
 
 @dataclass(frozen=True)
-class Bench:
+class Scenario:
     """A cluster, its board with the workloads, and the GPU that each of them has."""
 
     cluster: Cluster
@@ -69,14 +69,14 @@ class Bench:
         return offered >= asked * len(self.kinds) and self.cluster.plugin_pod(self.node.name) is not None
 
 
-def workload(kind: str, bench: Bench) -> dict[str, Any]:
+def workload(kind: str, scenario: Scenario) -> dict[str, Any]:
     """An object whose pod has a share of the node's GPU until it is deleted."""
-    runtime = bench.cluster.runtime_class
+    runtime = scenario.cluster.runtime_class
     spec = {
-        "nodeSelector": {"kubernetes.io/hostname": bench.node.name},
+        "nodeSelector": {"kubernetes.io/hostname": scenario.node.name},
         **({"runtimeClassName": runtime} if runtime else {}),
         "terminationGracePeriodSeconds": 0,
-        "containers": [sleeper({"resources": {"limits": bench.limits}})],
+        "containers": [sleeper({"resources": {"limits": scenario.limits}})],
     }
     labels = {"workload": kind}
     template = {"metadata": {"labels": labels}, "spec": spec}
@@ -118,51 +118,53 @@ def refused(cluster: Cluster) -> dict[str, str]:
     return {pod["uid"]: pod["name"].partition("-")[0] for pod in pods}
 
 
-def pull_the_plug(bench: Bench) -> None:
-    docker("kill", bench.node.container)
-    board.start(bench.node)
+def pull_the_plug(scenario: Scenario) -> None:
+    docker("kill", scenario.node.container)
+    board.start(scenario.node)
 
 
-def reboot(bench: Bench) -> None:
-    docker("stop", bench.node.container)
-    board.start(bench.node)
+def reboot(scenario: Scenario) -> None:
+    docker("stop", scenario.node.container)
+    board.start(scenario.node)
 
 
-def restart_kubelet(bench: Bench) -> None:
-    before = bench.registrations()
-    bench.node.exec("systemctl", "restart", bench.kubelet)
-    wait_until(lambda: bench.registrations() > before, "the plugin registers again", RUN_SECONDS)
+def restart_kubelet(scenario: Scenario) -> None:
+    before = scenario.registrations()
+    scenario.node.exec("systemctl", "restart", scenario.kubelet)
+    wait_until(lambda: scenario.registrations() > before, "the plugin registers again", RUN_SECONDS)
 
 
-def renew_plugin(bench: Bench) -> None:
+def renew_plugin(scenario: Scenario) -> None:
     """Its DaemonSet makes another pod. Meanwhile the other instance serves."""
-    before = bench.cluster.plugin_pod(bench.node.name)
-    bench.cluster.kubectl("delete", "pod", str(before), "--namespace=kube-system")
+    before = scenario.cluster.plugin_pod(scenario.node.name)
+    scenario.cluster.kubectl("delete", "pod", str(before), "--namespace=kube-system")
     wait_until(
-        lambda: bench.cluster.plugin_pod(bench.node.name) not in (before, None), "another pod", RUN_SECONDS
+        lambda: scenario.cluster.plugin_pod(scenario.node.name) not in (before, None),
+        "another pod",
+        RUN_SECONDS,
     )
 
 
-def kill_plugin(bench: Bench) -> None:
+def kill_plugin(scenario: Scenario) -> None:
     """Its pod's process, whose container the kubelet starts again. Meanwhile the other instance serves."""
-    pod = str(bench.cluster.plugin_pod(bench.node.name))
-    before = bench.cluster.plugin_restarts(pod)
-    bench.node.exec(
+    pod = str(scenario.cluster.plugin_pod(scenario.node.name))
+    before = scenario.cluster.plugin_restarts(pod)
+    scenario.node.exec(
         "sh",
         "-c",
         "kill -KILL $(pgrep -af 'tegra_device_plugin [r]un' | grep -v -e --stand-by | cut -d ' ' -f 1)",
     )
     wait_until(
-        lambda: bench.cluster.plugin_restarts(pod) > before,
+        lambda: scenario.cluster.plugin_restarts(pod) > before,
         "the plugin's container starts again",
         RUN_SECONDS,
     )
 
 
-def restart_docker(bench: Bench) -> None:
+def restart_docker(scenario: Scenario) -> None:
     # More than three times in a minute, as nobody does.
-    bench.node.exec("systemctl", "reset-failed", "docker")
-    bench.node.exec("systemctl", "restart", "docker")
+    scenario.node.exec("systemctl", "reset-failed", "docker")
+    scenario.node.exec("systemctl", "restart", "docker")
 
 
 def set_live_restore(node: Board, value: bool) -> None:
@@ -174,20 +176,20 @@ def set_live_restore(node: Board, value: bool) -> None:
     wait_until(lambda: node.exec(*LIVE_RESTORE) == str(value).lower(), "live-restore", RUN_SECONDS)
 
 
-def restart_docker_alone(bench: Bench) -> None:
+def restart_docker_alone(scenario: Scenario) -> None:
     """Containers outlive an engine with this setting."""
-    set_live_restore(bench.node, True)
+    set_live_restore(scenario.node, True)
     try:
-        restart_docker(bench)
+        restart_docker(scenario)
     finally:
-        set_live_restore(bench.node, False)
+        set_live_restore(scenario.node, False)
 
 
-def always(_bench: Bench) -> bool:
+def always(_scenario: Scenario) -> bool:
     return True
 
 
-def never(_bench: Bench) -> bool:
+def never(_scenario: Scenario) -> bool:
     return False
 
 
@@ -195,8 +197,8 @@ def never(_bench: Bench) -> bool:
 class Cause:
     """Something that happens to a board, and whether the container of every pod ends by it."""
 
-    happens: Callable[[Bench], None]
-    ends_pods: Callable[[Bench], bool] = never
+    happens: Callable[[Scenario], None]
+    ends_pods: Callable[[Scenario], bool] = never
 
 
 CAUSES = {
@@ -205,7 +207,7 @@ CAUSES = {
     "kubelet": Cause(restart_kubelet),
     "plugin": Cause(renew_plugin),
     "plugin-killed": Cause(kill_plugin),
-    "docker": Cause(restart_docker, lambda bench: bench.cluster.runtime_class is None),
+    "docker": Cause(restart_docker, lambda scenario: scenario.cluster.runtime_class is None),
     "docker-live-restore": Cause(restart_docker_alone),
 }
 
@@ -229,12 +231,12 @@ class Outcome:
     """Until all ran."""
 
 
-def observed(bench: Bench, cause: Cause) -> Outcome:
+def observed(scenario: Scenario, cause: Cause) -> Outcome:
     """Let it happen; return what became of the pods when all run that can, and the node has its GPU."""
-    cluster = bench.cluster
+    cluster = scenario.cluster
     before, known = running(cluster), refused(cluster)
-    begin, ends_pods = time.monotonic(), cause.ends_pods(bench)
-    cause.happens(bench)
+    begin, ends_pods = time.monotonic(), cause.ends_pods(scenario)
+    cause.happens(scenario)
 
     def lost() -> Counter[str]:
         return Counter(kind for uid, kind in refused(cluster).items() if uid not in known)
@@ -242,20 +244,20 @@ def observed(bench: Bench, cause: Cause) -> Outcome:
     def settled() -> bool:
         now, gone = running(cluster), lost()
         # Nobody makes a bare pod again.
-        wanted = [kind for kind in bench.kinds if kind != "pod" or not gone["pod"]]
+        wanted = [kind for kind in scenario.kinds if kind != "pod" or not gone["pod"]]
         if ends_pods:
             return all(now.get(kind, before[kind]) != before[kind] for kind in wanted)
-        return all(kind in now for kind in wanted) and bench.offers_all()
+        return all(kind in now for kind in wanted) and scenario.offers_all()
 
     wait_until(settled, "all kinds run", RUN_SECONDS)
     taken, found = time.monotonic() - begin, lost()
     now = running(cluster)
-    ended = Counter(kind for kind in bench.kinds if not ends_pods and now.get(kind) != before[kind])
+    ended = Counter(kind for kind in scenario.kinds if not ends_pods and now.get(kind) != before[kind])
     if found["pod"]:
         cluster.kubectl("delete", "pod", "pod")
-        cluster.apply(workload("pod", bench))
-    wait_until(lambda: len(running(cluster)) == len(bench.kinds), "all kinds run", RUN_SECONDS)
-    return Outcome(found, ended, without_gpu(bench.node), taken)
+        cluster.apply(workload("pod", scenario))
+    wait_until(lambda: len(running(cluster)) == len(scenario.kinds), "all kinds run", RUN_SECONDS)
+    return Outcome(found, ended, without_gpu(scenario.node), taken)
 
 
 def settings(sharing: str, engine: str) -> str:
@@ -284,13 +286,13 @@ def boards_of(engine: str, agents: int, variables: str) -> Iterator[list[Board]]
         yield boards
 
 
-def install_nvidias(bench: Bench, config: dict[str, Any]) -> None:
+def install_nvidias(scenario: Scenario, config: dict[str, Any]) -> None:
     """Replace our plugin by NVIDIA's."""
-    cluster, name = bench.cluster, bench.node.name
-    bench.node.exec("docker", "rm", "--force", PLUGIN)
+    cluster, name = scenario.cluster, scenario.node.name
+    scenario.node.exec("docker", "rm", "--force", PLUGIN)
     cluster.kubectl("label", "node", name, "jetson-k3s.github.io/device-plugin-")
     wait_until(lambda: cluster.plugin_pod(name) is None, "no pod of our plugin", RUN_SECONDS)
-    nvidia_plugin.load(bench.node)
+    nvidia_plugin.load(scenario.node)
     cluster.apply(*nvidia_plugin.manifests(name, {"version": "v1", "sharing": config}))
     cluster.kubectl(
         "rollout", "status", "--namespace=kube-system", f"daemonset/{nvidia_plugin.NAME}", "--timeout=120s"
@@ -304,25 +306,25 @@ def prepared(
     agent: bool,
     engine: str = "containerd",
     nvidia: bool = False,
-) -> Iterator[Bench]:
+) -> Iterator[Scenario]:
     """A cluster with our plugin or NVIDIA's, and the board with the workloads."""
     config, limits, kinds = SHARING[sharing]
     with boards_of(engine, int(agent), settings(sharing, engine)) as boards:
         cluster = Cluster(boards, runtime_class="nvidia" if engine == "containerd" else None)
-        bench = Bench(cluster, boards[-1], limits, kinds)
+        scenario = Scenario(cluster, boards[-1], limits, kinds)
         if nvidia:
-            install_nvidias(bench, config)
+            install_nvidias(scenario, config)
         for kind in kinds:
-            cluster.apply(workload(kind, bench))
+            cluster.apply(workload(kind, scenario))
         wait_until(lambda: len(running(cluster)) == len(kinds), "all kinds run", RUN_SECONDS)
-        yield bench
+        yield scenario
 
 
-def series(bench: Bench, cause: str, times: int) -> str:
+def series(scenario: Scenario, cause: str, times: int) -> str:
     """One line of the table."""
     outcomes: list[Outcome] = []
     for number in range(times):
-        now = observed(bench, CAUSES[cause])
+        now = observed(scenario, CAUSES[cause])
         outcomes.append(now)
         said = f"refused {dict(now.refused) or 'nothing'}, ended {dict(now.ended) or 'nothing'}"
         said += f", without GPU {now.without_gpu}"
@@ -359,11 +361,11 @@ def main() -> int:
     if unknown := [cause for cause in options.causes if cause not in CAUSES]:
         parser.error(f"{', '.join(unknown)}: not one of {', '.join(CAUSES)}")
     engine = "docker" if options.docker else "containerd"
-    with prepared(options.sharing, agent=options.agent, engine=engine, nvidia=options.nvidia) as bench:
+    with prepared(options.sharing, agent=options.agent, engine=engine, nvidia=options.nvidia) as scenario:
         if options.alone:
-            bench.node.exec("docker", "rm", "--force", PLUGIN)
+            scenario.node.exec("docker", "rm", "--force", PLUGIN)
         for cause in options.causes or CAUSES:
-            sys.stdout.write(f"{cause}, {series(bench, cause, options.times)}\n")
+            sys.stdout.write(f"{cause}, {series(scenario, cause, options.times)}\n")
             sys.stdout.flush()
     return 0
 

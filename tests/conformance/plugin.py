@@ -84,7 +84,7 @@ class Plugin:
         except TimeoutError:
             raise AssertionError(f"still there {GRACE_SECONDS:g} s after a signal") from None
 
-    async def says(self, text: str) -> None:
+    async def until_logged(self, text: str) -> None:
         try:
             await eventually(lambda: text in self.log.read_text(), SECONDS)
         except TimeoutError:

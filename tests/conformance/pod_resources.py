@@ -96,11 +96,11 @@ class PodResources(Kubelet):
         listed = podresources.ListPodResourcesResponse()
         allocatable = podresources.AllocatableResourcesResponse()
         pods: dict[tuple[str, str], podresources.PodResources] = {}
-        for (namespace, pod, container), held in self.devices.items():
+        for (namespace, pod, container), allocated in self.devices.items():
             if (namespace, pod) not in pods:
                 pods[namespace, pod] = listed.pod_resources.add(namespace=namespace, name=pod)
             one = pods[namespace, pod].containers.add(name=container)
-            for resource, ids in held.items():
+            for resource, ids in allocated.items():
                 for _ in range(self.numa_nodes):
                     one.devices.add(resource_name=resource, device_ids=ids)
         for resource in self._kubelet.devices:

@@ -71,8 +71,8 @@ async def test_no_gpu_no_resource(kubelet: FakeKubelet, start: Start, board: Pat
     shutil.rmtree(board / "sys")
     shutil.rmtree(board / "etc")
     async with start() as plugin:
-        await plugin.says("WARNING no Tegra GPU")
-        await plugin.says("relay.sock: the relay does not run")
+        await plugin.until_logged("WARNING no Tegra GPU")
+        await plugin.until_logged("relay.sock: the relay does not run")
         assert not kubelet.requests
         plugin.signal(signal.SIGTERM)
         assert await plugin.ended() == 0
@@ -90,18 +90,18 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
         await kubelet.until_allocatable(5)
         assert len(kubelet.requests) == 1
         save(file, "version: v1\nsharing: {timeslicing: {}}\n")
-        await plugin.says("config.yaml:2: sharing.timeslicing")
+        await plugin.until_logged("config.yaml:2: sharing.timeslicing")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             address = f"127.0.0.1:{taken.getsockname()[1]}"
             save(file, flags.format(f"metricsAddress: '{address}'"))
-            await plugin.says(f"metricsAddress {address}: Address already in use")
+            await plugin.until_logged(f"metricsAddress {address}: Address already in use")
         assert plugin.log.read_text().count("the old configuration stays in force") == 2
         assert kubelet.allocatable() == 5
         save(file, SHARED.format(rename="false", replicas=5))
         plugin.signal(signal.SIGHUP)
-        await plugin.says("configuration read again: nothing has changed")
+        await plugin.until_logged("configuration read again: nothing has changed")
         save(file, flags.format("logFormat: json"))
-        await plugin.says('"message": "configuration read again"')
+        await plugin.until_logged('"message": "configuration read again"')
         save(file, SHARED.format(rename="true", replicas=3))
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu.shared") == 3, "renamed resource")
         await kubelet.until(lambda: kubelet.allocatable("nvidia.com/gpu") == 0, "end of the old resource")
@@ -113,7 +113,7 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
 
 
 @pytest.mark.parametrize(
-    ("flag", "says"),
+    ("flag", "message"),
     [
         ("metricsAddress: '192.0.2.1:{port}'", "Cannot assign requested address"),
         ("metricsAddress: 'x..y:{port}'", "x..y is no address and no host's name"),
@@ -123,7 +123,7 @@ async def test_a_changed_file_is_applied_and_an_invalid_one_is_not(
 )
 @pytest.mark.usefixtures("board")
 async def test_new_settings_that_no_start_could_use_end_nothing(
-    kubelet: FakeKubelet, directory: Path, tmp_path: Path, flag: str, says: str
+    kubelet: FakeKubelet, directory: Path, tmp_path: Path, flag: str, message: str
 ) -> None:
     """The running plugin goes on with the old ones, at the same port."""
     file, address = tmp_path / "config.yaml", free_address()
@@ -145,8 +145,8 @@ async def test_new_settings_that_no_start_could_use_end_nothing(
         async with running(command, tmp_path / "host", directory, f"--config={file}") as plugin:
             await kubelet.until_allocatable()
             write(old | {key: value})
-            await plugin.says(says)
-            await plugin.says("the old configuration stays in force")
+            await plugin.until_logged(message)
+            await plugin.until_logged("the old configuration stays in force")
             await kubelet.until_allocatable()
             assert "tegra_device_plugin_info" in await asyncio.to_thread(page, address)
 

@@ -64,42 +64,42 @@ async def test_claims_that_cannot_be_prepared_have_a_reason(node: DraNode, api: 
         del api.claims["default", "gone"]
         answer = await node.kubelet.prepare(waits, double, old, gone)
         reasons = [answer[one["metadata"]["uid"]].error for one in (waits, double, old, gone)]
-        for reason, says in zip(
+        for reason, message in zip(
             reasons,
             ("not allocated", "still prepared for the claim default/prepared", "got replaced", "not found"),
             strict=True,
         ):
-            assert says in reason
+            assert message in reason
         await node.kubelet.unprepare(prepared)
         assert (await node.kubelet.prepare(double))[double["metadata"]["uid"]].error == ""
 
 
-@pytest.mark.parametrize("holder", ["deleted", "replaced", "deallocated", "elsewhere", "exists", "unknown"])
+@pytest.mark.parametrize("other", ["deleted", "replaced", "deallocated", "elsewhere", "exists", "unknown"])
 async def test_only_a_claim_that_is_allocated_here_keeps_its_gpu(
-    node: DraNode, api: FakeApi, holder: str
+    node: DraNode, api: FakeApi, other: str
 ) -> None:
     """The kubelet may never unprepare a claim, for example after its checkpoint was removed."""
     async with node.start():
         await node.ready()
         old = api.allocate("old", WHOLE)
         await node.kubelet.prepare(old)
-        if holder == "deleted":
+        if other == "deleted":
             api.claims.clear()
-        elif holder == "replaced":
+        elif other == "replaced":
             api.allocate("old", WHOLE)
-        elif holder == "deallocated":
+        elif other == "deallocated":
             del api.claims["default", "old"]["status"]["allocation"]
-        elif holder == "elsewhere":
+        elif other == "elsewhere":
             (result,) = api.claims["default", "old"]["status"]["allocation"]["devices"]["results"]
             result["pool"] = "jetson-2"
-        elif holder == "unknown":
+        elif other == "unknown":
             api.faults.append(Fault(lambda one: one.path.endswith("/old"), status=503, count=100))
         new = api.allocate("new", WHOLE)
         error = (await node.kubelet.prepare(new))[new["metadata"]["uid"]].error
-        if holder in ("deleted", "replaced", "deallocated", "elsewhere"):
+        if other in ("deleted", "replaced", "deallocated", "elsewhere"):
             assert error == ""
             assert node.specs == [f"gpu.jetson-k3s.github.io-claim-{new['metadata']['uid']}.json"]
-        elif holder == "exists":
+        elif other == "exists":
             assert "igpu-0 is still prepared for the claim default/old" in error
         else:
             assert "cannot check whether the claim default/old, which has igpu-0, exists" in error
@@ -120,7 +120,7 @@ async def test_a_driver_that_was_killed_knows_its_claims(node: DraNode, api: Fak
         await api.stop()
     async with node.start(sharing=CAPACITY_MODE) as driver:
         await node.kubelet.until_registered(2)
-        await driver.says("the GPU is healthy")
+        await driver.until_logged("the GPU is healthy")
         assert await node.kubelet.prepare(claim) == first
         assert len(node.specs) == 1
         api.claims.clear()
@@ -186,7 +186,7 @@ async def test_two_hundred_claims_leave_nothing(node: DraNode, api: FakeApi) -> 
 async def test_a_rejected_driver_registers_again(node: DraNode) -> None:
     node.kubelet.refusal = "ordered to refuse"
     async with node.start() as driver:
-        await driver.says("the kubelet rejects the driver: ordered to refuse")
+        await driver.until_logged("the kubelet rejects the driver: ordered to refuse")
         node.kubelet.refusal = ""
         await node.kubelet.until(lambda: node.kubelet.info is not None, "registration")
 

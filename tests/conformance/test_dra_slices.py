@@ -108,7 +108,7 @@ async def test_invalid_answers_are_survived(node: DraNode, api: FakeApi) -> None
 async def test_a_server_without_this_api_is_reported_and_awaited(node: DraNode, api: FakeApi) -> None:
     api.serves_dra = False
     async with node.start() as driver:
-        await driver.says("Kubernetes 1.34")
+        await driver.until_logged("Kubernetes 1.34")
         api.serves_dra = True
         await node.ready()
 
@@ -118,12 +118,12 @@ async def test_an_absent_server_is_awaited(node: DraNode, api: FakeApi) -> None:
     await api.stop()
     async with node.start(f"--metrics-address={address}") as driver:
         await node.kubelet.until_registered()
-        await driver.says("the ResourceSlice is not published: no API server")
+        await driver.until_logged("the ResourceSlice is not published: no API server")
         with pytest.raises(HTTPError, match="503"):
             await asyncio.to_thread(page, address, "/readyz")
         await api.start()
         await node.ready()
-        await driver.says("the ResourceSlice is published again")
+        await driver.until_logged("the ResourceSlice is published again")
         assert await asyncio.to_thread(page, address, "/readyz") == "ok\n"
         # A watch that begins after the loss would not show it, and no server restarts before a watch begins.
         await api.until(lambda: bool(api.watches), "watch")
@@ -184,7 +184,7 @@ async def test_capacity_without_its_gate_is_rejected_until_the_gate_is_on(
 ) -> None:
     api.gates -= {CAPACITY}
     async with node.start(sharing=CAPACITY_MODE) as driver:
-        await driver.says("needs the feature gate DRAConsumableCapacity")
+        await driver.until_logged("needs the feature gate DRAConsumableCapacity")
         await node.kubelet.until_registered()
         assert api.writes == []  # a dry run: no claim can get the device as a full GPU
         api.gates |= {CAPACITY}
@@ -199,7 +199,7 @@ async def test_a_new_mode_replaces_the_devices(node: DraNode, api: FakeApi) -> N
         await api.until(lambda: len(api.devices) == 3, "three shares")
         await node.kubelet.until_registered(2)
         node.files.share("units: {memoryTotal: 6Gi}")
-        await driver.says("configuration rejected, the old configuration stays in force")
+        await driver.until_logged("configuration rejected, the old configuration stays in force")
         assert len(api.devices) == 3
 
 

@@ -25,14 +25,14 @@ async def test_the_driver_has_a_late_gpu_until_the_driver_ends(
     away = node.root.rename(node.root.with_name("away"))
     node.root.mkdir()
     async with FakeKubelet(plugins) as kubelet, running(DEFAULT_COMMAND, node.root, plugins) as plugin:
-        await plugin.says("no Tegra GPU here")
+        await plugin.until_logged("no Tegra GPU here")
         async with node.start() as driver:
-            await driver.says("no Tegra GPU here")
+            await driver.until_logged("no Tegra GPU here")
             await node.kubelet.until_registered()
             node.root.rmdir()
             away.rename(node.root)
             await api.until(lambda: bool(api.devices), "device in the slice")
-            await plugin.says("the DRA driver serves this board")
+            await plugin.until_logged("the DRA driver serves this board")
             assert not kubelet.history
             driver.signal(signal.SIGTERM)
             await driver.ended()
@@ -44,9 +44,9 @@ async def test_the_driver_gets_the_gpu_once_the_plugin_has_ended(
 ) -> None:
     # Without a kubelet the plugin has no socket by which the driver's start could recognize it.
     async with running(DEFAULT_COMMAND, node.root, plugins) as plugin:
-        await plugin.says("the GPU is healthy")
+        await plugin.until_logged("the GPU is healthy")
         async with node.start() as driver:
-            await driver.says("the device plugin serves this board")
+            await driver.until_logged("the device plugin serves this board")
             async with FakeKubelet(plugins) as kubelet:
                 await kubelet.until_allocatable()
                 assert not api.devices

@@ -40,12 +40,14 @@ async def test_plugin_ends_so_that_its_container_mounts_the_new_directory(
     command = f"{mounting(mounts)} {DEFAULT_COMMAND}"
     more = (*node.arguments, "--device-list-strategy=envvar,cdi-cri")
     async with running(command, root, directory, *more) as plugin:
-        await plugin.says("waiting for the kubelet")
+        await plugin.until_logged("waiting for the kubelet")
         shutil.rmtree(tmp_path / "sources" / lost)
         (tmp_path / "sources" / lost).mkdir()
         assert await plugin.ended() == 1
-        says = f"{targets.get(lost, kubelet / lost)} was deleted on the host, and this container still mounts"
-        assert says in plugin.log.read_text()
+        message = (
+            f"{targets.get(lost, kubelet / lost)} was deleted on the host, and this container still mounts"
+        )
+        assert message in plugin.log.read_text()
 
 
 @pytest.mark.parametrize("lost", ["limit", "cdi", "device-plugins", "plugins_registry", DRIVER])
@@ -59,13 +61,15 @@ async def test_dra_driver_ends_so_that_its_container_mounts_the_new_directory(
     async with node.start(
         sharing="dra: {mode: capacity, memoryTotal: 6Gi}", before=mounting(mounts)
     ) as driver:
-        await driver.says("the GPU is healthy")
-        await driver.says("serving at")
+        await driver.until_logged("the GPU is healthy")
+        await driver.until_logged("serving at")
         shutil.rmtree(tmp_path / lost)
         (tmp_path / lost).mkdir()
         assert await driver.ended() == 1
-        says = f"{targets.get(lost, kubelet / lost)} was deleted on the host, and this container still mounts"
-        assert says in driver.log.read_text()
+        message = (
+            f"{targets.get(lost, kubelet / lost)} was deleted on the host, and this container still mounts"
+        )
+        assert message in driver.log.read_text()
 
 
 @pytest.mark.parametrize("generation", ["1.37"])
@@ -84,7 +88,7 @@ async def test_entries_of_nvidias_lists_that_the_pod_cannot_see_are_named(
     command = f"{mounting(mounts)} {DEFAULT_COMMAND}"
     async with running(command, seen, directory, "--device-list-strategy=cdi-cri") as plugin:
         await kubelet.until_allocatable()
-        await plugin.says(
+        await plugin.until_logged(
             "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
             "/etc/vulkan/icd.d/nvidia_icd.json: mount their directories below "
         )

@@ -110,7 +110,7 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
 ) -> None:
     shutil.rmtree(directory)
     async with start() as plugin:
-        await plugin.says("waiting for the kubelet")
+        await plugin.until_logged("waiting for the kubelet")
         async with FakeKubelet(directory, generation) as kubelet:
             await kubelet.until_allocatable()
 
@@ -118,7 +118,7 @@ async def test_kubelet_socket_that_appears_after_the_plugin(
 async def test_kubelet_socket_that_refuses_at_first(directory: Path, board: Path, start: Start) -> None:
     refusing = refusing_socket(directory / "kubelet.sock")
     async with start() as plugin:
-        await plugin.says("waiting for the kubelet")
+        await plugin.until_logged("waiting for the kubelet")
         # The same file begins to answer: there is no event.
         refusing.listen()
         refusing.setblocking(False)
@@ -147,7 +147,7 @@ async def test_directory_wiped_while_the_kubelet_restarts(
         await kubelet.until_allocatable()
         await kubelet.stop(leave_socket=False)
         shutil.rmtree(directory)
-        await plugin.says("waiting for the kubelet: there is no")
+        await plugin.until_logged("waiting for the kubelet: there is no")
         await kubelet.start()
         await kubelet.until_allocatable()
         await until_endpoints(directory)
@@ -196,7 +196,7 @@ async def test_an_unrelated_file_is_no_reason_to_register(
         await kubelet.until(lambda: len(kubelet.requests) > 1, "registration for its socket")
         await kubelet.until_allocatable()
         assert len(kubelet.requests) == 2
-        await plugin.says("(the plugin's own socket is gone)")
+        await plugin.until_logged("(the plugin's own socket is gone)")
 
 
 async def test_rejected_registrations_leave_no_connection(kubelet: FakeKubelet, start: Start) -> None:
@@ -246,7 +246,7 @@ async def test_a_stream_cut_without_a_restart(kubelet: FakeKubelet, start: Start
             await kubelet.until(lambda: len(kubelet.requests) > cuts, "registration after the cut")  # noqa: B023 - awaited in the next line
         await kubelet.until_allocatable()
         await until_endpoints(directory)
-        await plugin.says("the kubelet's stream ended")
+        await plugin.until_logged("the kubelet's stream ended")
 
 
 async def test_a_new_instance_takes_over_from_an_old_one(

@@ -56,7 +56,7 @@ async def test_pod_keeps_the_gpu_after_a_start_of_the_kubelet(
     async with start(*first) as one:
         await kubelet.until_allocatable()
         async with start(*second) as other:
-            await (other if pod_is_first else one).says("another instance of the plugin serves here")
+            await (other if pod_is_first else one).until_logged("another instance of the plugin serves here")
             known = len(kubelet.requests)
             await kubelet.restart()
             await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
@@ -78,7 +78,7 @@ async def test_files_that_containers_mount_are_those_of_the_instance_that_serves
     async with start(*node.arguments) as pod:
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units of the pod")
         async with start(*node.arguments, f"--gpu-limit-library={other}", STAND_BY) as instance:
-            await instance.says("another instance of the plugin serves here")
+            await instance.until_logged("another instance of the plugin serves here")
             assert library.read_bytes() == node.library.read_bytes()
             pod.signal(signal.SIGTERM)
             assert await pod.ended() == 0
@@ -120,7 +120,7 @@ async def test_instance_is_ready_while_its_gpu_is_healthy_and_no_kubelet_runs(
     (root / "dev/nvmap").rename(root / "nvmap")
     await kubelet.stop()
     async with running(DEFAULT_COMMAND, root, directory, STAND_BY) as instance:
-        await instance.says("the GPU is unhealthy")
+        await instance.until_logged("the GPU is unhealthy")
         assert not accepts(ready)
         (root / "nvmap").rename(root / "dev/nvmap")
         await eventually(lambda: accepts(ready), SECONDS)
@@ -134,7 +134,7 @@ async def test_pod_does_not_show_that_it_is_ready(
 ) -> None:
     await kubelet.stop()
     async with start() as pod:
-        await pod.says("waiting for the kubelet")
+        await pod.until_logged("waiting for the kubelet")
         assert not (directory / READY_SOCKET).exists()
 
 

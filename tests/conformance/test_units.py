@@ -212,7 +212,7 @@ async def test_replicas_become_units_and_replicas_again_under_running_pods(
         await until_offered(kubelet, core=100, memory=24)
         await kubelet.start_container(MEMORY, ["m5", "m6"])  # it starts again, with its old devices
         node.share("units: {memoryTotal: 0}")
-        await plugin.says("the old configuration stays in force")
+        await plugin.until_logged("the old configuration stays in force")
         assert kubelet.allocatable(MEMORY) == 24
         assert plugin.process.returncode is None
 

@@ -31,15 +31,15 @@ def node(tmp_path: Path) -> Node:
     return found
 
 
-async def holders(pods: PodResources, node: Node) -> dict[str, Any]:
+async def allocations(pods: PodResources, node: Node) -> dict[str, Any]:
     command = [sys.executable, "-m", "tegra_device_plugin", "allocations", "--output=json"]
     process = await asyncio.create_subprocess_exec(
         *command, f"--config={node.config}", f"--pod-resources={pods.socket}",
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "GPU_LIMIT_DIR": str(node.limit)},
     )  # fmt: skip
-    said, _ = await process.communicate()
+    printed, _ = await process.communicate()
     assert process.returncode == 0
-    found: dict[str, Any] = json.loads(said)
+    found: dict[str, Any] = json.loads(printed)
     return found
 
 
@@ -66,16 +66,16 @@ async def test_rows_add_up_to_allocatable_less_free(kubelet: FakeKubelet, start:
         ):
             await pods.admits(name, {one: n for one, n in ((CORE, core), (MEMORY, memory)) if n})
         with used_by(node.limit / "ledgers/m4", 100 * MIB, 20 * MIB):
-            said, shown = await holders(pods, node), await metrics(address)
+            printed, shown = await allocations(pods, node), await metrics(address)
         rows: Counter[str] = Counter()
-        for row in said["containers"]:
+        for row in printed["containers"]:
             for one in row["held"]:
                 rows[one["resource"]] += one["count"]
         for resource in (CORE, MEMORY):
             allocatable, free = kubelet.allocatable(resource), len(pods.free(resource))
             assert rows[resource] == allocatable - free > 0
             account = {"held": rows[resource], "allocatable": allocatable, "free": free}
-            assert said["resources"][resource] == account | {"lost": 0, "twice": 0}
+            assert printed["resources"][resource] == account | {"lost": 0, "twice": 0}
             by_container = shown["tegra_device_plugin_held_devices"]
             assert sum(n for labels, n in by_container.items() if labels[-1] == resource) == rows[resource]
             assert shown["tegra_device_plugin_free_devices"][resource,] == free
@@ -83,7 +83,7 @@ async def test_rows_add_up_to_allocatable_less_free(kubelet: FakeKubelet, start:
         figures = ("percent", "memory_limit_mib", "memory_used_mib")
         assert {
             (row["namespace"], row["pod"], row["container"]): tuple(row[figure] for figure in figures)
-            for row in said["containers"]
+            for row in printed["containers"]
         } == {
             ("a", "train", "main"): (30, 1024, 0),
             ("a", "train", "side"): (None, 768, 140),
@@ -107,11 +107,11 @@ async def test_accounts_separate_ended_pods_and_lost_devices(
         await pods.admits(("n", "web-0", "main"), {MEMORY: 4})
         pods.devices["n", "next", "main"] = {MEMORY: ["m1", "m2"]}
         account = {"held": 6, "allocatable": 24, "free": 20, "lost": 0, "twice": 2}
-        assert (await holders(pods, node))["resources"][MEMORY] == account
+        assert (await allocations(pods, node))["resources"][MEMORY] == account
         node.share("units: {memoryTotal: 512Mi}")
         await kubelet.until(lambda: kubelet.allocatable(MEMORY) == 2, "less memory")
         account = {"held": 6, "allocatable": 2, "free": 0, "lost": 2, "twice": 2}
-        assert (await holders(pods, node))["resources"][MEMORY] == account
+        assert (await allocations(pods, node))["resources"][MEMORY] == account
 
 
 async def test_without_the_kubelets_answer_the_page_has_the_rest(

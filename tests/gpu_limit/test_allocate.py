@@ -27,9 +27,9 @@ def test_within_the_share(each: Rig) -> None:
 
 
 def test_past_the_share(each: Rig) -> None:
-    status, said, _ = allocate(each, "200")
+    status, output, _ = allocate(each, "200")
     assert status == 1
-    assert said == (
+    assert output == (
         "allocated 96 of 200 MiB, then CUDA was out of memory; CUDA says that 4 of 100 MiB are free\n"
     )
 

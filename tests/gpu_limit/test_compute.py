@@ -38,10 +38,10 @@ def compute(rig: Rig, package: Path = PACKAGE) -> tuple[int, str, str]:
 
 
 def test_numbers_come_back_right(each: Rig) -> None:
-    status, said, error = compute(each)
+    status, output, error = compute(each)
     assert (status, error) == (0, "SIMULATED libcuda: no GPU computes, the CPU does\n")
     assert re.search(
-        r"^computed 65536 numbers on SIMULATED GPU in [\d.]+ ms, all are right$", said, re.MULTILINE
+        r"^computed 65536 numbers on SIMULATED GPU in [\d.]+ ms, all are right$", output, re.MULTILINE
     )
 
 
@@ -64,8 +64,8 @@ def test_a_fault_is_noticed(fault: tuple[str, ...], rig: Rig, tmp_path: Path) ->
     text = source.read_text()
     assert text.count(right) == 1
     source.write_text(text.replace(right, wrong))
-    status, said, error = compute(rig, package)
-    assert (status, "computed" in said) == (1, False)
+    status, output, error = compute(rig, package)
+    assert (status, "computed" in output) == (1, False)
     assert words in error
 
 

@@ -22,9 +22,9 @@ def device_query(rig: Rig) -> "subprocess.CompletedProcess[str]":
 def test_verification_reads_it_as_it_reads_nvidias_sample(each: Rig) -> None:
     ran = device_query(each)
     assert (ran.returncode, ran.stderr) == (0, "")
-    said = reader.parse(ran.stdout)
-    assert said.pop("memory_bytes") > 0
-    assert said == {
+    output = reader.parse(ran.stdout)
+    assert output.pop("memory_bytes") > 0
+    assert output == {
         "result": "PASS",
         "detected": 1,
         "device": "SIMULATED GPU",

@@ -39,14 +39,14 @@ from tests.unit.plugin.agent.node import Node as AgentNode
 
 BOARD = "orinnano-jp6"
 
-Said = Mapping[str, Mapping[str, set[str]]]
+Exposed = Mapping[str, Mapping[str, set[str]]]
 """By metric the values of its labels."""
 
 
-def read(said: dict[str, dict[str, set[str]]], page: str) -> None:
+def read(exposed: dict[str, dict[str, set[str]]], page: str) -> None:
     for family in text_string_to_metric_families(page):
         for sample in family.samples:
-            labels = said.setdefault(sample.name, defaultdict(set))
+            labels = exposed.setdefault(sample.name, defaultdict(set))
             for name, value in sample.labels.items():
                 labels[name].add(value)
 
@@ -66,16 +66,16 @@ async def a_kubelet() -> AsyncIterator[FakeKubelet]:
             yield kubelet
 
 
-async def of_a_process(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+async def of_a_process(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:
     async with a_kubelet() as kubelet, a_process(kubelet, root) as address:
         await kubelet.until_allocatable()
-        read(said, await asyncio.to_thread(page, address))
+        read(exposed, await asyncio.to_thread(page, address))
         (root / "dev/nvmap").unlink()
         await kubelet.until_allocatable(0)
-        read(said, await asyncio.to_thread(page, address))
+        read(exposed, await asyncio.to_thread(page, address))
 
 
-async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+async def of_units(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:
     node = Node(root)
     node.share("units: {memoryTotal: 1Gi}")
     async with (
@@ -86,23 +86,23 @@ async def of_units(said: dict[str, dict[str, set[str]]], root: Path) -> None:
         await kubelet.until_allocatable(104)
         limits = {"jetson-k3s.github.io/gpu-core": 5, "jetson-k3s.github.io/gpu-memory": 1}
         await pods.admits(("n", "p", "c"), limits)
-        read(said, await asyncio.to_thread(page, address))
+        read(exposed, await asyncio.to_thread(page, address))
 
 
-async def of_agent(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+async def of_agent(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:
     with running_kubelet() as kubelet:
         node = AgentNode(root, kubelet)
         node.admits(Pod(1, "vision", percent=30))
         node.process(10, 1)
-        node.holds(p10=100)
+        node.use_memory(p10=100)
         host = HostTree(root)
         pods = Pods(kubelet.socket, host, UnitResources(CORE, MEMORY, lambda ids: ids))
         guard = Guard(MemoryUse(root), host, pods, "report", 0)
         await guard.observe()
-        read(said, (await agent_pages.Pages(pods, guard, None).metrics()).text)
+        read(exposed, (await agent_pages.Pages(pods, guard, None).metrics()).text)
 
 
-async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
+async def of_jtop(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:
     """Add what the page says when jtop runs. The telemetry is made up, the page is real."""
     boards.build(boards.load()[BOARD], root)
     advertised, counted = AdvertisedResources(), Counters()
@@ -112,22 +112,22 @@ async def of_jtop(said: dict[str, dict[str, set[str]]], root: Path) -> None:
     page = await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()
     only: dict[str, dict[str, set[str]]] = {}
     read(only, page.text)
-    said |= {name: labels for name, labels in only.items() if name in OF_JTOP}
+    exposed |= {name: labels for name, labels in only.items() if name in OF_JTOP}
 
 
-async def of_driver(said: dict[str, dict[str, set[str]]]) -> None:
+async def of_driver(exposed: dict[str, dict[str, set[str]]]) -> None:
     with tempfile.TemporaryDirectory(prefix="dra-", dir="/tmp") as place:
         async with FakeApi() as api, FakeDraKubelet(Path(place, "kubelet")) as kubelet:
             node = DraNode(Path(place), api, kubelet)
             address = free_address()
             async with node.start(f"--metrics-address={address}"):
                 await node.ready()
-                read(said, await asyncio.to_thread(page, address))
+                read(exposed, await asyncio.to_thread(page, address))
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
-    async def collect() -> Said:
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Exposed:
+    async def collect() -> Exposed:
         found: dict[str, dict[str, set[str]]] = {}
         await of_a_process(found, tmp_path_factory.mktemp("board") / "host")
         assert not (OF_JTOP | OF_UNITS) & found.keys()
@@ -140,17 +140,17 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> Said:
     return asyncio.run(collect())
 
 
-def missing(query: Query, said: Said) -> Iterator[str]:
+def missing(query: Query, exposed: Exposed) -> Iterator[str]:
     known: set[str] = set(ADDED)
     for metric, matchers in query.selectors():
-        if metric not in said:
+        if metric not in exposed:
             yield metric
             continue
-        known |= said[metric].keys()
+        known |= exposed[metric].keys()
         for label, operator, value in matchers:
-            if label not in said[metric].keys() | ADDED:
+            if label not in exposed[metric].keys() | ADDED:
                 yield f"{metric}{{{label}}}"
-            elif operator == "=" and label not in ADDED and value not in said[metric][label]:
+            elif operator == "=" and label not in ADDED and value not in exposed[metric][label]:
                 yield f"{metric}{{{label}={value!r}}}"
     yield from sorted(query.labels() - known)
 
@@ -158,14 +158,16 @@ def missing(query: Query, said: Said) -> Iterator[str]:
 @pytest.mark.parametrize(
     "query", [*promql.alerts(), *promql.dashboard()], ids=lambda query: f"{query.place}: {query.expression}"
 )
-def test_plugin_agent_and_driver_say_what_is_asked_for(query: Query, said: Said) -> None:
-    assert list(missing(query, said)) == []
+def test_plugin_agent_and_driver_say_what_is_asked_for(query: Query, exposed: Exposed) -> None:
+    assert list(missing(query, exposed)) == []
 
 
-def test_the_dashboard_shows_every_metric_of_plugin_and_driver(said: Said) -> None:
+def test_the_dashboard_shows_every_metric_of_plugin_and_driver(exposed: Exposed) -> None:
     shown = {metric for query in promql.dashboard() for metric, _ in query.selectors()}
-    of_agent = {name for name in said if name.startswith(("tegra_gpu_agent_", "gpu_fractioning_", "DCGM_"))}
-    assert shown - of_agent == said.keys() - of_agent
+    of_agent = {
+        name for name in exposed if name.startswith(("tegra_gpu_agent_", "gpu_fractioning_", "DCGM_"))
+    }
+    assert shown - of_agent == exposed.keys() - of_agent
 
 
 def test_the_dashboards_panels_ask_the_chosen_prometheus() -> None:

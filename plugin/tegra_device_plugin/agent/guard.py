@@ -135,11 +135,11 @@ class Guard:
         self._over.pop(uid, None)  # so that the pod is ended again if it exceeds its share again
 
     def _end(self, pid: int, uid: str) -> bool:
-        def belongs(pid: int) -> bool:
+        def is_of_pod(pid: int) -> bool:
             return any(member.uid == uid for member in members(self._host, [pid]).values())
 
         try:
-            return end_process(pid, belongs)
+            return end_process(pid, is_of_pod)
         except OSError as error:
             logger.warning("cannot end process %d: %s", pid, error)
             return False
@@ -174,7 +174,7 @@ def check_can_end(host: HostTree) -> None:
         ) from error
 
 
-def end_process(pid: int, belongs: Callable[[int], bool]) -> bool:
+def end_process(pid: int, is_of_pod: Callable[[int], bool]) -> bool:
     """Kill process `pid` if `belongs(pid)`. True if it was killed.
 
     The pidfd is opened before the check, because a pid can be used again at any moment. So the signal never
@@ -185,7 +185,7 @@ def end_process(pid: int, belongs: Callable[[int], bool]) -> bool:
     except ProcessLookupError:
         return False
     try:
-        if not belongs(pid):
+        if not is_of_pod(pid):
             return False
         signal.pidfd_send_signal(process, signal.SIGKILL)
     except ProcessLookupError:

@@ -189,8 +189,8 @@ def _chip(host: HostTree, device: str, soc: str | None) -> tuple[str | None, Evi
     """The GPU's chip: by its own `compatible`, else by its name, else by the SoC around it."""
     compatible = _compatible(host, device)
     suffix = _chip_suffix(device)
-    around = catalogue.load().socs.get(soc or "")
-    of_soc = around.chip if around else None
+    soc_entry = catalogue.load().socs.get(soc or "")
+    of_soc = soc_entry.chip if soc_entry else None
     by_source = {
         f"compatible {' '.join(compatible)}": _chip_with(lambda chip: chip.compatible in compatible),
         "its name": _chip_with(lambda chip: suffix is not None and chip.node == suffix),

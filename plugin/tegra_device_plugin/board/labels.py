@@ -42,7 +42,7 @@ def node_labels(
     if gpu.state == "absent":
         return {}
     found = {f"nvidia.com/{key}": value for key, value in _gpu_labels(detection, replicas, renamed).items()}
-    ours = {
+    jetson_labels = {
         "soc": board.soc,
         "chip": gpu.chip,
         "module": board.module,
@@ -55,7 +55,7 @@ def node_labels(
         "gpu-memory-unit": memory_unit,
         "gpu-share": gpu_share,
     }
-    found |= {f"{JETSON_PREFIX}/{key}": value for key, value in ours.items()}
+    found |= {f"{JETSON_PREFIX}/{key}": value for key, value in jetson_labels.items()}
     valid = {key: label_value(value) for key, value in found.items() if value}
     return {key: valid[key] for key in sorted(valid) if valid[key]}
 

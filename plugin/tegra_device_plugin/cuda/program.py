@@ -116,20 +116,20 @@ class Cuda(Device):
     def kernel(self, ptx: bytes, name: str) -> ctypes.c_void_p:
         """Compile PTX for this GPU by the driver; give the kernel of that name."""
         module, function = ctypes.c_void_p(), ctypes.c_void_p()
-        self._must("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx))
-        self._must("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+        self._checked_call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(ptx))
+        self._checked_call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
         return function
 
     def upload(self, numbers: array[int]) -> ctypes.c_uint64:
         """Copy the numbers into the GPU's memory, until the process ends; give the address."""
         place, size = ctypes.c_uint64(), _size(numbers)
-        self._must("cuMemAlloc_v2", ctypes.byref(place), size)
-        self._must("cuMemcpyHtoD_v2", place, _memory(numbers), size)
+        self._checked_call("cuMemAlloc_v2", ctypes.byref(place), size)
+        self._checked_call("cuMemcpyHtoD_v2", place, _memory(numbers), size)
         return place
 
     def download(self, place: ctypes.c_uint64, numbers: array[int]) -> None:
         """Replace the numbers by the content of that address."""
-        self._must("cuMemcpyDtoH_v2", _memory(numbers), place, _size(numbers))
+        self._checked_call("cuMemcpyDtoH_v2", _memory(numbers), place, _size(numbers))
 
     def launch(self, kernel: ctypes.c_void_p, blocks: int, threads: int, *parameters: Any) -> None:
         """Run a kernel to its end, in so many blocks of so many threads."""
@@ -137,12 +137,12 @@ class Cuda(Device):
             *(ctypes.cast(ctypes.byref(parameter), ctypes.c_void_p) for parameter in parameters)
         )
         shared_bytes, stream, extra = 0, None, None
-        self._must(
+        self._checked_call(
             "cuLaunchKernel", kernel, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, places, extra
         )  # fmt: skip
-        self._must("cuCtxSynchronize")
+        self._checked_call("cuCtxSynchronize")
 
-    def _must(self, name: str, *arguments: Any) -> None:
+    def _checked_call(self, name: str, *arguments: Any) -> None:
         if self._call(name, *arguments):
             raise CudaError(f"{name}: {self._error(_OUT_OF_MEMORY)}")
 

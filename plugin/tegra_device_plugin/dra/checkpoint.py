@@ -96,32 +96,32 @@ def _prepared(uid: str, entry: object) -> Prepared:
 
 
 def _device(uid: str, entry: object) -> Device:
-    where = f"a device of the claim {uid}"
-    device, kinds = _object(entry, where), get_type_hints(Device)
+    description = f"a device of the claim {uid}"
+    device, kinds = _object(entry, description), get_type_hints(Device)
     required = {field.name for field in fields(Device) if field.default is MISSING}
     return Device(
         **{
-            name: _checked(device.get(name), kind, f"{name} of {where}")
+            name: _checked(device.get(name), kind, f"{name} of {description}")
             for name, kind in kinds.items()
             if name in device or name in required
         }
     )
 
 
-def _object(value: object, what: str) -> dict[str, Any]:
-    found: dict[str, Any] = _checked(value, dict, what)
+def _object(value: object, description: str) -> dict[str, Any]:
+    found: dict[str, Any] = _checked(value, dict, description)
     return found
 
 
-def _checked(value: object, kind: Any, what: str) -> Any:
+def _checked(value: object, kind: Any, description: str) -> Any:
     # For Python, True and False are numbers.
     if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
-        raise ValueError(f"{what} is {value!r}")
+        raise ValueError(f"{description} is {value!r}")
     return value
 
 
-def _unusable(path: Path, why: str) -> CheckpointError:
+def _unusable(path: Path, reason: str) -> CheckpointError:
     return CheckpointError(
-        f"{path}: {why}. It lists the prepared claims, so it is not replaced. Run the version of the "
+        f"{path}: {reason}. It lists the prepared claims, so it is not replaced. Run the version of the "
         "driver that wrote it; or, if no pod of this node has a claim for the GPU, remove the file"
     )

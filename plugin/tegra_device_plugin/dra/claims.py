@@ -88,7 +88,7 @@ def devices(claim: Mapping[str, Any], reference: ClaimReference, pool: str) -> t
                 f"claim {reference} has parameters for {DRIVER}, which takes none: "
                 "leave `config` out of the claim and of the DeviceClass"
             )
-    found = tuple(_ours(allocated.get("results", ()), pool))
+    found = tuple(_own_devices(allocated.get("results", ()), pool))
     if not found:
         raise ClaimError(f"claim {reference} has no device of {DRIVER} in the pool {pool} of this node")
     return found
@@ -102,7 +102,7 @@ def present(claim: Mapping[str, Any] | None, reference: ClaimReference, pool: st
     if claim is None or claim.get("metadata", {}).get("uid") != reference.uid:
         return ()
     allocation = claim.get("status", {}).get("allocation") or {}
-    return tuple(_ours(allocation.get("devices", {}).get("results", ()), pool))
+    return tuple(_own_devices(allocation.get("devices", {}).get("results", ()), pool))
 
 
 def conflict(wanted: tuple[Device, ...], allocated: tuple[Device, ...]) -> Device | None:
@@ -119,7 +119,7 @@ def conflict(wanted: tuple[Device, ...], allocated: tuple[Device, ...]) -> Devic
     return None
 
 
-def _ours(results: list[Mapping[str, Any]], pool: str) -> Iterator[Device]:
+def _own_devices(results: list[Mapping[str, Any]], pool: str) -> Iterator[Device]:
     for result in results:
         if result.get("driver") != DRIVER or result.get("pool") != pool:
             continue

@@ -26,7 +26,7 @@ from tegra_device_plugin.system.waiting import BlockingCalls
 _REQUEST_SECONDS = 8.0
 _COMMIT_SECONDS = 8.0
 # For a prepared claim, the checkpoint decides if the API server does not answer.
-_KNOWN_SECONDS = 3.0
+_PREPARED_REQUEST_SECONDS = 3.0
 # For a running commit when the driver stops. The manifest's terminationGracePeriodSeconds is 10.
 _FINISH_SECONDS = 2.0
 
@@ -70,7 +70,7 @@ class Preparer:
         """Give by uid the prepared claim, or the reason why it cannot be prepared."""
         started = time.monotonic()
         answers = await asyncio.gather(
-            *(self._or_reason(self._prepare(one), f"prepare {one}") for one in references)
+            *(self._result_or_reason(self._prepare(one), f"prepare {one}") for one in references)
         )
         failed = sum(isinstance(one, str) for one in answers)
         self._calls.prepare_failed += failed
@@ -82,7 +82,7 @@ class Preparer:
         """Give by uid the reason why a claim cannot be unprepared; empty: it is, or it is unknown."""
         started = time.monotonic()
         answers = await asyncio.gather(
-            *(self._or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
+            *(self._result_or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
         )
         failed = sum(map(bool, answers))
         self._calls.unprepare_failed += failed
@@ -98,15 +98,15 @@ class Preparer:
         """Wait for a running commit, because the next instance reads the checkpoint. Raises OSError."""
         await self._in_thread(lambda: None, _FINISH_SECONDS)
 
-    async def _or_reason(self, work: Awaitable[T], what: str) -> T | str:
+    async def _result_or_reason(self, work: Awaitable[T], action: str) -> T | str:
         try:
             return await work
         except (ClaimError, OSError) as error:
             reason = describe_error(error, type(error).__name__)
         except Exception as error:
-            logger.exception("cannot %s", what)
+            logger.exception("cannot %s", action)
             reason = f"a fault of the driver: {error!r}"
-        logger.warning("cannot %s: %s", what, reason)
+        logger.warning("cannot %s: %s", action, reason)
         return reason
 
     async def _prepare(self, reference: ClaimReference) -> Prepared:
@@ -124,7 +124,7 @@ class Preparer:
         """Give the claim as the API server has it, or as prepared if the API server does not answer."""
         known = self._store.claims.get(reference.uid)
         try:
-            found = await self._fetch(reference, _KNOWN_SECONDS if known else _REQUEST_SECONDS)
+            found = await self._fetch(reference, _PREPARED_REQUEST_SECONDS if known else _REQUEST_SECONDS)
         except OSError as error:
             if known is None:
                 raise ClaimError(f"cannot read the claim {reference}: {error}") from error

@@ -68,10 +68,10 @@ def step(
     generation only grows.
     """
     generation = max((last_generation, *map(generation_of, found)))
-    ours = [one for one in found if one.get("spec", {}).get("pool", {}).get("name") == node]
+    own = [one for one in found if one.get("spec", {}).get("pool", {}).get("name") == node]
     if devices is None:
         return Delete(found[0], "there is no GPU") if found else None
-    keep = next((one for one in ours if _has_devices(one, devices)), ours[0] if ours else None)
+    keep = next((one for one in own if _has_devices(one, devices)), own[0] if own else None)
     for one in found:
         if one is not keep:
             return Delete(one, "the node has another slice")

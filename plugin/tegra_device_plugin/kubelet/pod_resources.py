@@ -70,7 +70,7 @@ async def list_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None
         if error.code() in _NOT_OFFERED:
             return None
         raise _no_answer(path, error) from error
-    return _together(answer.devices)
+    return _ids_by_resource(answer.devices)
 
 
 def found(answer: api.ListPodResourcesResponse) -> list[ContainerAllocation]:
@@ -79,7 +79,7 @@ def found(answer: api.ListPodResourcesResponse) -> list[ContainerAllocation]:
         ContainerAllocation(pod.namespace, pod.name, container.name, resource, lowest_id(list(ids)), len(ids))
         for pod in answer.pod_resources
         for container in pod.containers
-        for resource, ids in _together(container.devices).items()
+        for resource, ids in _ids_by_resource(container.devices).items()
     )
 
 
@@ -91,7 +91,7 @@ def container_counts(answer: api.ListPodResourcesResponse) -> Mapping[str, Count
     by_resource: dict[str, Counter[str]] = {}
     for pod in answer.pod_resources:
         for container in pod.containers:
-            for resource, ids in _together(container.devices).items():
+            for resource, ids in _ids_by_resource(container.devices).items():
                 by_resource.setdefault(resource, Counter()).update(ids)
     return by_resource
 
@@ -103,13 +103,13 @@ async def resources_beside(path: Path, resource: str, ids: Collection[str]) -> f
     """
     wanted = set(ids)
     answer = await list_allocations(path)
-    containers = [_together(one.devices) for pod in answer.pod_resources for one in pod.containers]
+    containers = [_ids_by_resource(one.devices) for pod in answer.pod_resources for one in pod.containers]
     return frozenset(
         name for one in containers if not wanted.isdisjoint(one.get(resource, ())) for name in one
     )
 
 
-def _together(listed: Iterable[api.ContainerDevices]) -> dict[str, set[str]]:
+def _ids_by_resource(listed: Iterable[api.ContainerDevices]) -> dict[str, set[str]]:
     # Kubelets list a resource once for each NUMA node.
     by_resource: dict[str, set[str]] = {}
     for devices in listed:

@@ -74,7 +74,7 @@ class Registrar:
         self._retiring: list[Endpoint] = []
         self._logged: str | None = None
         # Sockets of other instances on which nobody listened, and those of them that are new.
-        self._silent: Set[str] = frozenset()
+        self._without_listener: Set[str] = frozenset()
         self._starting: Set[str] = frozenset()
         self._wake = asyncio.Event()
 
@@ -138,8 +138,8 @@ class Registrar:
     def _observe(self) -> Facts:
         endpoint, others = self._endpoint, self._instance.others(self._directory)
         serving = _serving(others)
-        silent = others.keys() - serving
-        self._starting, self._silent = silent - self._silent, silent
+        without_listener = others.keys() - serving
+        self._starting, self._without_listener = without_listener - self._without_listener, without_listener
         other_sockets = serving | self._starting
         return Facts(
             kubelet=Identity.of(self._kubelet_socket),

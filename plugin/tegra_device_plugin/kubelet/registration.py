@@ -19,9 +19,9 @@ RETRY = Backoff(first=0.02, cap=5.0)
 DIAL_TIMEOUT = Backoff(first=2.0, cap=32.0)
 # Without a listener on kubelet.sock. An attempt is cheap, and no event reports a listener. That of a kubelet
 # that starts comes within microseconds, and the kubelet soon admits pods.
-LISTENER = Backoff(first=0.001, cap=0.25)
-# From the start of a kubelet, which removes all sockets, until an instance that stands by takes the others
-# for gone. They register in milliseconds, where inotify is exhausted after 0.25 s (registrar.py), and after
+LISTENER_RETRY = Backoff(first=0.001, cap=0.25)
+# From the start of a kubelet, which removes all sockets, until a standby instance takes the others for
+# gone. They register in milliseconds, where inotify is exhausted after 0.25 s (registrar.py), and after
 # seconds on a busy board.
 STAND_BY_SECONDS = 5.0
 
@@ -38,7 +38,7 @@ class Facts(NamedTuple):
     other_sockets: frozenset[str] = frozenset()
     """Sockets of other instances of this plugin that serve, or are about to."""
     superseded: bool = False
-    """One of them goes first: it is of a newer instance, or this one stands by."""
+    """One of them goes first: it is of a newer instance, or this is a standby."""
 
 
 class Registered(NamedTuple):
@@ -49,7 +49,7 @@ class Registered(NamedTuple):
     stream_until: float
     """When the kubelet should have opened its stream; seconds, the loop's clock."""
     contested: bool = False
-    """This one stands by, and another instance served already: the kubelet may have taken either."""
+    """This is a standby, and another instance served already: the kubelet may have taken either."""
 
 
 class State(NamedTuple):
@@ -68,7 +68,7 @@ class State(NamedTuple):
     """Start of the kubelet's stream; None: there is no stream."""
     not_before: float = 0.0
     retry: Backoff = RETRY
-    listener: Backoff = LISTENER
+    listener_retry: Backoff = LISTENER_RETRY
     dial_timeout: Backoff = DIAL_TIMEOUT
 
 
@@ -90,14 +90,14 @@ class Standby(NamedTuple):
 
     Two instances overlap while a DaemonSet is updated, and where one starts with the board's Docker. Without
     an order each would register again whenever the other registers. Only the first registration of a process
-    ignores newer instances, unless it stands by.
+    ignores newer instances, unless it is a standby.
     """
 
 
 def after_observation(facts: Facts, state: State, now: float) -> State:
     """Give the state after an observation. A new kubelet, or a stream of long standing, resets the delays.
 
-    With a new kubelet, an instance that stands by lets the others register first.
+    With a new kubelet, a standby instance lets the others register first.
     """
     connected_since = None
     if facts.streams:
@@ -107,7 +107,9 @@ def after_observation(facts: Facts, state: State, now: float) -> State:
     not_before = now
     if facts.kubelet != state.kubelet:
         state = state._replace(
-            kubelet=facts.kubelet, dial_timeout=state.dial_timeout.reset(), listener=state.listener.reset()
+            kubelet=facts.kubelet,
+            dial_timeout=state.dial_timeout.reset(),
+            listener_retry=state.listener_retry.reset(),
         )
         if state.standby and others:
             not_before += STAND_BY_SECONDS
@@ -165,11 +167,13 @@ def after_failure(state: State, now: float) -> State:
 
 def after_no_listener(state: State, now: float) -> State:
     """Give the state after an attempt without a listener."""
-    return state._replace(not_before=now + state.listener.seconds, listener=state.listener.longer())
+    return state._replace(
+        not_before=now + state.listener_retry.seconds, listener_retry=state.listener_retry.longer()
+    )
 
 
 def after_standby(state: State) -> State:
-    """Give the state of an instance that stands by."""
+    """Give the state of a standby instance."""
     return state._replace(registered=None)
 
 

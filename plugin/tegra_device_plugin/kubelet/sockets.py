@@ -27,7 +27,7 @@ MAX_SOCKET_PATH = 107  # bytes; sockaddr_un.sun_path without its NUL
 _PREFIX = "tegra-gpu-"
 _SUFFIX = ".sock"
 
-# Before the start time in the names of an instance that stands by. It sorts before every time.
+# Before the start time in the names of a standby instance. It sorts before every time.
 _STANDBY = "-stand-by-"
 _LONGEST_NAME = f"{_PREFIX}{_STANDBY}{2**64 - 1:016x}-{10**9}{_SUFFIX}"
 
@@ -65,7 +65,7 @@ def check_descriptors() -> None:
 class Instance:
     """Name of this process among the instances of the plugin on a board: the last of them by name serves.
 
-    A name has the start time of its process, so a newer instance goes first, and one that stands by last. The
+    A name has the start time of its process, so a newer instance goes first, and a standby last. The
     time is since the boot: a Jetson without a battery has a wrong clock until NTP sets it.
     """
 

@@ -135,8 +135,8 @@ async def serving(host: str, port: int, pages: Pages) -> AsyncIterator[int]:
     )
     for listening in server.sockets:
         # asyncio has one number for both: its `backlog` is also what it accepts in one iteration.
-        with socket.socket(fileno=os.dup(listening.fileno())) as same:
-            same.listen(_LISTEN_BACKLOG)
+        with socket.socket(fileno=os.dup(listening.fileno())) as duplicate:
+            duplicate.listen(_LISTEN_BACKLOG)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

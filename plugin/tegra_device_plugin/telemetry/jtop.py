@@ -19,7 +19,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-# On the host, and mounted. Not in /run, which is empty when Docker starts the instance that stands by.
+# On the host, and mounted. Not in /run, which is empty when Docker starts the standby instance.
 DIRECTORY = "/var/lib/jetson-k3s/jtop"
 SOCKET = f"{DIRECTORY[1:]}/relay.sock"  # below the host's root
 _INTERVAL_SECONDS = 5.0  # between two samples of the relay

@@ -103,16 +103,16 @@ async def test_a_node_full_of_pods_fits(kubelet: Kubelet) -> None:
     pod = api.PodResources(name="p", containers=[api.ContainerResources(name="c", devices=devices)])
     kubelet.answer = api.ListPodResourcesResponse(pod_resources=[pod] * 110).SerializeToString()
     assert len(kubelet.answer) > 4 << 20  # gRPC's own limit
-    assert sum(holder.count for holder in found(await list_allocations(kubelet.socket))) == 110 * 1024
+    assert sum(one.count for one in found(await list_allocations(kubelet.socket))) == 110 * 1024
 
 
 def test_an_absent_socket_is_named_with_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["allocations", "--pod-resources", str(tmp_path / "none.sock")]) == 1
-    said = capsys.readouterr().err
-    assert f"{tmp_path}/none.sock does not exist" in said
-    assert "--pod-resources" in said
+    output = capsys.readouterr().err
+    assert f"{tmp_path}/none.sock does not exist" in output
+    assert "--pod-resources" in output
 
 
 async def test_a_socket_without_a_listener_is_an_error(kubelet: Kubelet) -> None:

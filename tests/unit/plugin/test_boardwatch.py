@@ -27,7 +27,7 @@ from tests import boards
 BOARDS = boards.load()
 
 
-class Watched:
+class WatchedBoard:
     def __init__(self, root: Path, settings: PluginSettings | None = None) -> None:
         self.advertised = AdvertisedResources()
         settings = settings or PluginSettings(host_root=root)
@@ -53,7 +53,7 @@ class Watched:
 async def test_an_observation_that_hangs_or_fails_is_not_healthy(
     orin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     assert await watched.observe() == "1 ok"
     monkeypatch.setattr(
         watched.watch, "_blocking", BlockingCalls(deadline=2)
@@ -85,7 +85,7 @@ async def test_a_process_without_descriptors_or_memory_keeps_the_gpus_last_healt
     number: int,
 ) -> None:
     boards.build(BOARDS["orinnano-jp6"], tmp_path, state=state)
-    watched = Watched(tmp_path)
+    watched = WatchedBoard(tmp_path)
     before = await watched.observe()
 
     def refuse(*_arguments: object) -> int:
@@ -113,7 +113,7 @@ async def test_a_board_without_csv_files_is_unhealthy_for_that_reason_until_they
     lists = tmp_path / "lists"
     boards.write_run(orin)
     (orin / "etc/nvidia-container-runtime").rename(lists)
-    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    watched = WatchedBoard(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert await watched.observe(4) == "1 cdi-missing"
     assert caplog.text.count("host-files-for-container.d") == 1
     assert "cannot observe" not in caplog.text
@@ -129,7 +129,7 @@ async def test_cdi_devices_are_advertised_only_with_their_spec(
     orin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     boards.write_run(orin)
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     assert await watched.observe() == "1 ok"
     advertised_with_spec: list[bool] = []
     advertise = watched.advertised.advertise
@@ -203,7 +203,7 @@ async def test_device_nodes_that_come_late_are_found_within_a_minute(
 ) -> None:
     away = tmp_path / "away"
     (orin / late).rename(away)
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     assert await watched.observe() == "1 ok"
     assert f"/{late}" not in watched.resource.allocation.device_nodes
     away.rename(orin / late)
@@ -221,7 +221,7 @@ async def test_a_gpu_that_is_switched_on_while_the_board_boots_is_found_without_
     node.rename(away)
     monkeypatch.setattr(boardwatch, "STARTING_SECONDS", 60.0 if starting else 0.0)
     monkeypatch.setattr(health, "RECHECK_SECONDS", 0.01)
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     changed = watched.advertised.changed
     running = asyncio.ensure_future(watched.watch.run())
     await changed.wait()
@@ -241,7 +241,7 @@ async def test_a_gpu_that_is_switched_on_while_the_board_boots_is_found_without_
 
 
 async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> None:
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     changed = watched.advertised.changed
     running = asyncio.ensure_future(watched.watch.run())
     await changed.wait()
@@ -254,12 +254,12 @@ async def test_other_settings_take_effect_before_the_next_poll(orin: Path) -> No
     running.cancel()
 
 
-async def test_other_settings_do_not_make_one_failed_look_count(
+async def test_other_settings_do_not_make_one_failed_observation_count(
     orin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither settings that are read again, nor new ones with other things to check."""
     boards.write_run(orin)
-    watched = Watched(orin)
+    watched = WatchedBoard(orin)
     assert await watched.observe() == "1 ok"
     for settings in (
         PluginSettings(host_root=orin),
@@ -272,8 +272,8 @@ async def test_other_settings_do_not_make_one_failed_look_count(
         assert await watched.observe() == "1 ok"
 
 
-async def test_new_settings_whose_prerequisites_fail_count_at_the_first_look(orin: Path) -> None:
-    watched = Watched(orin)
+async def test_new_settings_whose_prerequisites_fail_count_at_the_first_observation(orin: Path) -> None:
+    watched = WatchedBoard(orin)
     assert await watched.observe() == "1 ok"
     (orin / "etc/nvidia-container-runtime").rename(orin / "away")
     watched.use(PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
@@ -283,7 +283,7 @@ async def test_new_settings_whose_prerequisites_fail_count_at_the_first_look(ori
 async def test_a_cdi_spec_that_is_removed_comes_back_at_the_next_observation(orin: Path) -> None:
     boards.write_run(orin)
     spec = orin / "run/cdi/tegra-device-plugin.json"
-    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    watched = WatchedBoard(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert await watched.observe() == "1 ok"
     made = spec.read_text()
     spec.unlink()
@@ -295,7 +295,7 @@ async def test_a_cdi_spec_that_is_removed_comes_back_at_the_next_observation(ori
 async def test_a_damaged_cdi_spec_is_repaired_within_a_minute(orin: Path, damage: bytes) -> None:
     boards.write_run(orin)
     spec = orin / "run/cdi/tegra-device-plugin.json"
-    watched = Watched(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
+    watched = WatchedBoard(orin, PluginSettings(host_root=orin, device_list_strategy=BY_CDI))
     assert await watched.observe() == "1 ok"
     made = spec.read_bytes()
     spec.write_bytes(damage)

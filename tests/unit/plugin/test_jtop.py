@@ -31,17 +31,17 @@ FULL = {
     "part_number": "p3767-0005",
     "jetpack": "6.2",
 }
-SAID = json.dumps(FULL).encode() + b"\n"
+SENT = json.dumps(FULL).encode() + b"\n"
 
 
 class Relay:
     """SIMULATED: accepts connections below a host root, says some bytes in each, and keeps or closes it."""
 
-    def __init__(self, host: Path, said: bytes, *, closes: bool = False) -> None:
+    def __init__(self, host: Path, sent: bytes, *, closes: bool = False) -> None:
         self.accepted: list[socket.socket] = []
         path = host / SOCKET
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._said, self._closes = said, closes
+        self._sent, self._closes = sent, closes
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(str(path))
         self._listener.listen()
@@ -56,7 +56,7 @@ class Relay:
                 return
             self.accepted.append(connection)
             with suppress(OSError):  # the plugin has enough
-                connection.sendall(self._said)
+                connection.sendall(self._sent)
             if self._closes:
                 connection.close()
 
@@ -82,8 +82,8 @@ def host() -> Iterator[Path]:
 
 
 @contextmanager
-def relay(host: Path, said: bytes, *, closes: bool = False) -> Iterator[Relay]:
-    made = Relay(host, said, closes=closes)
+def relay(host: Path, sent: bytes, *, closes: bool = False) -> Iterator[Relay]:
+    made = Relay(host, sent, closes=closes)
     try:
         yield made
     finally:
@@ -111,7 +111,7 @@ def _sockets() -> set[str]:
 async def test_old_telemetry_is_none(host: Path) -> None:
     now = 0.0
     probe = JtopProbe(host, clock=lambda: now)
-    with relay(host, SAID):
+    with relay(host, SENT):
         async with running(probe):
             await eventually(probe.latest)
             now = 20.0
@@ -121,7 +121,7 @@ async def test_old_telemetry_is_none(host: Path) -> None:
 
 
 async def test_after_a_good_time_a_failure_is_retried_quickly(host: Path) -> None:
-    with relay(host, SAID, closes=True) as made:
+    with relay(host, SENT, closes=True) as made:
         async with running(JtopProbe(host, Timeouts(retries=(0.01, 3600.0)))):
             await eventually(lambda: len(made.accepted) >= 3)
 
@@ -131,7 +131,7 @@ async def test_relay_that_comes_later_is_found(host: Path, caplog: pytest.LogCap
     probe = JtopProbe(host, Timeouts(retries=(0.01,)))
     async with running(probe):
         await eventually(lambda: "does not run" in caplog.text)
-        with relay(host, SAID):
+        with relay(host, SENT):
             await eventually(probe.latest)
 
 
@@ -141,20 +141,20 @@ FAILURES = {
     "says garbage": (b"<html>\n", False, "invalid lines"),
     "floods with one line": (b"x" * 1_000_000, False, "invalid lines"),
     "ends": (b"", True, "has ended"),
-    "ends after a sample": (SAID, True, "has ended"),
+    "ends after a sample": (SENT, True, "has ended"),
     "hangs": (b"", False, "no answer"),
-    "hangs after a sample": (SAID, False, "no answer"),
+    "hangs after a sample": (SENT, False, "no answer"),
 }
 
 
-@pytest.mark.parametrize(("said", "closes", "reason"), FAILURES.values(), ids=FAILURES)
+@pytest.mark.parametrize(("sent", "closes", "reason"), FAILURES.values(), ids=FAILURES)
 async def test_a_failure_is_logged_once_and_the_relay_asked_again(
-    said: bytes, closes: bool, reason: str, host: Path, caplog: pytest.LogCaptureFixture
+    sent: bytes, closes: bool, reason: str, host: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
     seconds = 0.1 if reason == "no answer" else 3600
     timeouts = Timeouts(first=seconds, later=seconds, retries=(0,))
-    with relay(host, said, closes=closes) as made:
+    with relay(host, sent, closes=closes) as made:
         before = _sockets()
         async with running(JtopProbe(host, timeouts)):
             await eventually(lambda: len(made.accepted) >= 3)
@@ -164,12 +164,12 @@ async def test_a_failure_is_logged_once_and_the_relay_asked_again(
     # One that answers first has two states: one message for each change.
     failures = [record.message for record in caplog.records if "no telemetry" in record.message]
     assert failures and all(reason in message for message in failures)
-    assert said == SAID or len(failures) == 1
+    assert sent == SENT or len(failures) == 1
 
 
 @pytest.mark.parametrize("turns", range(20))
 async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, host: Path) -> None:
-    with relay(host, SAID) as made:
+    with relay(host, SENT) as made:
         before = _sockets()
         task = asyncio.create_task(JtopProbe(host).run())
         for _ in range(turns):
@@ -188,7 +188,7 @@ async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, ho
 
 
 async def test_nothing_is_sent_to_the_relay(host: Path) -> None:
-    with relay(host, SAID) as made:
+    with relay(host, SENT) as made:
         probe = JtopProbe(host)
         async with running(probe):
             await eventually(probe.latest)
@@ -258,7 +258,7 @@ def test_without_a_relay_there_is_no_sample(
 
 
 def test_a_single_sample(host: Path) -> None:
-    with relay(host, SAID) as made:
+    with relay(host, SENT) as made:
         assert read_once(host) == Telemetry(**FULL)  # type: ignore[arg-type]
         assert made.heard() == b""
 

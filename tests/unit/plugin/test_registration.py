@@ -4,7 +4,7 @@
 import pytest
 from tegra_device_plugin.kubelet.registration import (
     DIAL_TIMEOUT,
-    LISTENER,
+    LISTENER_RETRY,
     RETRY,
     STAND_BY_SECONDS,
     Facts,
@@ -141,7 +141,7 @@ def test_a_socket_without_a_listener_is_tried_often_and_a_new_one_very_soon() ->
     state = after_no_listener(after_observation(restarted, state, 11.0), 11.0)
     waiting = decide(restarted, state, 11.0)
     assert isinstance(waiting, Wait)
-    assert waiting.seconds == pytest.approx(LISTENER.first)
+    assert waiting.seconds == pytest.approx(LISTENER_RETRY.first)
 
 
 def test_a_new_kubelet_resets_the_back_off() -> None:

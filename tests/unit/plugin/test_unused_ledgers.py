@@ -61,9 +61,9 @@ class Board:
     def lists(self, *devices: str) -> None:
         """Let PodResources list a container with each of these devices."""
         pods = [
-            api.PodResources(name=one, containers=[api.ContainerResources(name="c", devices=[held])])
+            api.PodResources(name=one, containers=[api.ContainerResources(name="c", devices=[allocated])])
             for one in devices
-            for held in [api.ContainerDevices(resource_name=MEMORY, device_ids=[one])]
+            for allocated in [api.ContainerDevices(resource_name=MEMORY, device_ids=[one])]
         ]
         self.kubelet.answer = api.ListPodResourcesResponse(pod_resources=pods).SerializeToString()
 

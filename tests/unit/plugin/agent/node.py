@@ -41,14 +41,14 @@ class Node:
         self.root = root
         self.kubelet = kubelet
         self.pods: list[Pod] = []
-        self.held: dict[int, int] = {}
+        self.used_mib: dict[int, int] = {}
         boards.build(boards.load()[board], root)
         self._clients = root / "sys/kernel/debug/nvmap/iovmm/clients"
         self._clients.parent.mkdir(parents=True)
         for node in ("dev/nvgpu/igpu0/sched", "dev/nvhost-sched-gpu"):
             root.joinpath(node).parent.mkdir(parents=True, exist_ok=True)
             root.joinpath(node).touch()
-        self.holds()
+        self.use_memory()
 
     def admits(self, pod: Pod) -> None:
         """The kubelet gives a pod its devices and makes its log directory."""
@@ -80,9 +80,9 @@ class Node:
         if not link.is_symlink():
             link.symlink_to("/var/log/pods/elsewhere/0.log")
 
-    def holds(self, **mib_by_pid: int) -> None:
+    def use_memory(self, **mib_by_pid: int) -> None:
         """Processes (`p123=5`) have so many MiB of GPU memory."""
-        self.held |= {int(name[1:]): mib for name, mib in mib_by_pid.items()}
-        rows = "".join(row(pid, mib * 1024) for pid, mib in self.held.items())
-        total = sum(self.held.values()) * 1024
+        self.used_mib |= {int(name[1:]): mib for name, mib in mib_by_pid.items()}
+        rows = "".join(row(pid, mib * 1024) for pid, mib in self.used_mib.items())
+        total = sum(self.used_mib.values()) * 1024
         self._clients.write_text(HEADER + rows + f"{'total':<18} {'':>18} {'':>8} {total:>10}K\n")

@@ -37,7 +37,7 @@ class SimulatedNvgpu:
         self.contexts: dict[int, Context] = {}
         self.bitmap_bytes = 64
         self.version = 1
-        self.held_by_another = False
+        self.opened_by_another = False
         self.longest = 50_000
         self.calls: list[int] = []
         self.slices_set: list[tuple[int, int]] = []
@@ -54,7 +54,7 @@ class SimulatedNvgpu:
         self._drop(number)
 
     @property
-    def held(self) -> bool:
+    def is_open(self) -> bool:
         if self._writer is None:
             return False
         poll = select.poll()
@@ -62,7 +62,7 @@ class SimulatedNvgpu:
         return not any(event & select.POLLERR for _, event in poll.poll(0))
 
     def open(self, path: str) -> int:
-        if self.held_by_another or self.held:
+        if self.opened_by_another or self.is_open:
             raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), path)
         if self._writer is not None:
             os.close(self._writer)

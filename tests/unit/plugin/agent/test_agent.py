@@ -34,7 +34,7 @@ class Running:
         host, _, port = self._address.partition(":")
         return socket.create_connection((host, int(port)), timeout=5)
 
-    def says(self, text: str) -> str:
+    def until_logged(self, text: str) -> str:
         assert self.process.stderr
         for line in self.process.stderr:
             self.lines += 1
@@ -86,9 +86,9 @@ def test_memory_metrics_have_the_names_of_other_systems(node: Node) -> None:
     node.admits(Pod(1, "vision", percent=30, units=4))
     node.process(10, 1)
     node.process(20, None)
-    node.holds(p10=100, p20=20, p0=3)
+    node.use_memory(p10=100, p20=20, p0=3)
     with running(node, "--mode=report") as agent:
-        agent.says("mode report, policy best-effort")
+        agent.until_logged("mode report, policy best-effort")
         found = agent.metrics()
         while sample("tegra_gpu_agent_memory_used_bytes", owner="pods") not in found:
             found = agent.metrics()
@@ -100,8 +100,8 @@ def test_memory_metrics_have_the_names_of_other_systems(node: Node) -> None:
         assert found[sample("DCGM_FI_DEV_FB_USED", gpu="0", UUID="igpu0")] == 120
         assert found[sample("tegra_gpu_agent_weight_percent", **pod)] == 30
         owners = {"pods": 100 * MIB, "outside": 20 * MIB, "kernel": 3 * MIB}
-        for owner, held in owners.items():
-            assert found[sample("tegra_gpu_agent_memory_used_bytes", owner=owner)] == held
+        for owner, size in owners.items():
+            assert found[sample("tegra_gpu_agent_memory_used_bytes", owner=owner)] == size
         assert "tegra_gpu_agent_weights" not in {name for name, _ in found}
         assert agent.page("/healthz") == "ok\n"
 
@@ -116,9 +116,9 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
         for process, pod, mib in ((first, 1, 200), (second, 1, 121), (idle, 1, 0), (neighbour, 2, 256)):
             started.callback(process.kill)
             node.process(process.pid, pod)
-            node.holds(**{f"p{process.pid}": mib})
+            node.use_memory(**{f"p{process.pid}": mib})
         with running(node, "--mode=evict") as agent:
-            line = agent.says("of GPU memory")
+            line = agent.until_logged("of GPU memory")
             # 64 MiB are tolerated for one process: the context of another one does not fit into the share.
             assert f"pod default/greedy (uid {uid(1)}) has 321 MiB" in line
             assert f"its share is 256 MiB: ended its processes {first.pid}, {second.pid}" in line
@@ -131,7 +131,7 @@ def test_evict_ends_the_gpu_processes_of_the_offender_alone(node: Node) -> None:
 
 def test_burst_share_is_unsupported_without_the_device(node: Node) -> None:
     with running(node, "--qos-policy=burst-share") as agent:
-        line = agent.says("GPU time is not divided by weights")
+        line = agent.until_logged("GPU time is not divided by weights")
         assert f"{node.root}/dev/nvgpu/igpu0/sched: no scheduling API: Inappropriate ioctl for device" in line
         assert agent.metrics()[sample("tegra_gpu_agent_weights", state="unsupported")] == 1
 
@@ -139,7 +139,7 @@ def test_burst_share_is_unsupported_without_the_device(node: Node) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(node: Node, number: signal.Signals) -> None:
     with running(node, "--qos-policy=burst-share") as agent:
-        agent.says("GPU time is not divided by weights")
+        agent.until_logged("GPU time is not divided by weights")
         agent.process.send_signal(number)
         assert agent.process.wait(3) == 0
 
@@ -148,11 +148,11 @@ def test_changed_settings_are_followed(node: Node, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("version: v1\n")
     with running(node, f"--config={file}") as agent:
-        agent.says("mode report")
+        agent.until_logged("mode report")
         save(file, "version: v1\nflags: {plugin: {logFormat: json}}\n")
         agent.process.send_signal(signal.SIGHUP)
-        agent.says('"message": "configuration changed: restarting"')
-        agent.says('"message": "mode report, policy best-effort"')
+        agent.until_logged('"message": "configuration changed: restarting"')
+        agent.until_logged('"message": "mode report, policy best-effort"')
 
 
 def descriptors(agent: Running) -> int:
@@ -181,19 +181,19 @@ def test_clients_that_stay_take_bounded_descriptors_and_memory_and_delay_no_prob
 def test_an_agent_out_of_descriptors_logs_few_lines_and_recovers(node: Node) -> None:
     node.admits(Pod(1, "vision", units=4))
     node.process(10, 1)
-    node.holds(p10=100)
+    node.use_memory(p10=100)
     with running(node) as agent, ExitStack() as clients:
-        agent.says("mode report")
+        agent.until_logged("mode report")
         agent.page("/healthz")
         limit = resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE)
         resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, (descriptors(agent) - 1, limit[1]))
         for _ in range(10):
             clients.enter_context(closing(agent.connect()))
-        line = agent.says("GPU memory is not watched")
+        line = agent.until_logged("GPU memory is not watched")
         assert "Too many open files" in line
         assert "the process is out of file descriptors or memory" in line
         resource.prlimit(agent.process.pid, resource.RLIMIT_NOFILE, limit)
-        agent.says("GPU memory is watched again")
+        agent.until_logged("GPU memory is watched again")
         assert agent.page("/healthz") == "ok\n"
         agent.process.send_signal(signal.SIGTERM)
         assert agent.lines < 150
@@ -216,10 +216,10 @@ def test_settings_rejected_at_start_are_rejected_at_reload(
     choice = ("--mode=evict", "--qos-policy=burst-share", f"--config={file}")
     file.write_text(UNITS)
     with running(node, *choice) as agent:
-        agent.says("mode evict")
+        agent.until_logged("mode evict")
         save(file, text)
         agent.process.send_signal(signal.SIGHUP)
-        assert reason in agent.says("configuration rejected, the old configuration stays in force")
+        assert reason in agent.until_logged("configuration rejected, the old configuration stays in force")
         assert agent.page("/healthz") == "ok\n"
     assert main(["agent", "--host-root", str(node.root), *choice]) == 2
     assert reason in capsys.readouterr().err

@@ -24,7 +24,7 @@ def test_memory_of_processes_is_shown_by_container(
         node.admits(pod)
     for pid, number in {1: None, 10: 1, 11: 1, 30: 3, 40: None}.items():
         node.process(pid, number)
-    node.holds(p10=100, p11=20, p30=7, p40=9, p0=3)
+    node.use_memory(p10=100, p11=20, p30=7, p40=9, p0=3)
     assert main(arguments) == 0
     assert capsys.readouterr().out.splitlines() == [
         "default/idle c: 5 jetson-k3s.github.io/gpu-core, weight 5 %, resident 0 MiB",
@@ -41,7 +41,7 @@ def test_an_unnamed_container_has_no_memory_figure(
         node.process(pid, number)
     for link in (node.root / "var/log/containers").iterdir():
         link.unlink()
-    node.holds(p10=100)
+    node.use_memory(p10=100)
     assert main(arguments) == 0
     assert capsys.readouterr().out.endswith("weight 30 %\n")
 
@@ -51,7 +51,7 @@ def test_without_visible_processes_the_rest_is_shown(
 ) -> None:
     node.admits(Pod(1, "vision", percent=30))
     assert main([*arguments, "--output=json"]) == 0
-    said = capsys.readouterr()
-    assert f"{node.root} does not show the host's processes: run this in the node agent's pod" in said.err
-    (row,) = json.loads(said.out)["containers"]
+    output = capsys.readouterr()
+    assert f"{node.root} does not show the host's processes: run this in the node agent's pod" in output.err
+    (row,) = json.loads(output.out)["containers"]
     assert (row["percent"], row["memory_resident_mib"]) == (30, None)

@@ -53,7 +53,7 @@ async def test_a_pod_over_its_share_is_reported_once_and_counted_until_it_is_gon
     node.admits(Pod(3, "unlimited", percent=50))
     for pid, pod in {10: 1, 20: 2, 30: 3}.items():
         node.process(pid, pod)
-    node.holds(p10=129, p20=128, p30=4000)
+    node.use_memory(p10=129, p20=128, p30=4000)
     watch = guard("report")
     await watch.observe()
     assert not caplog.records  # it may be about to free something
@@ -63,9 +63,9 @@ async def test_a_pod_over_its_share_is_reported_once_and_counted_until_it_is_gon
         f"pod default/greedy (uid {uid(1)}) has 129 MiB of GPU memory, its share is 128 MiB: reported only"
     ]
     assert watch.over_limit == {PodName("default", "greedy"): 1}
-    node.holds(p10=1)
+    node.use_memory(p10=1)
     await watch.observe()
-    node.holds(p10=200)
+    node.use_memory(p10=200)
     await watch.observe()
     await watch.observe()
     assert watch.over_limit == {PodName("default", "greedy"): 2}
@@ -81,7 +81,7 @@ async def test_a_process_that_is_of_another_pod_by_now_is_left_alone(
     node.admits(Pod(1, "greedy", units=1))
     innocent = start()
     node.process(innocent.pid, 1)
-    node.holds(**{f"p{innocent.pid}": 100})
+    node.use_memory(**{f"p{innocent.pid}": 100})
     watch = guard("evict")
     await watch.observe()
     open_pidfd = os.pidfd_open
@@ -117,7 +117,7 @@ async def test_without_the_kubelet_no_process_is_ended(
     node.kubelet.refuses = True
     process = start()
     node.process(process.pid, 1)
-    node.holds(**{f"p{process.pid}": 4000})
+    node.use_memory(**{f"p{process.pid}": 4000})
     watch = guard("evict")
     for _ in range(3):
         await watch.observe()
@@ -137,7 +137,7 @@ async def test_a_failed_kill_is_logged(
     node.admits(Pod(1, "greedy", units=1))
     process = start()
     node.process(process.pid, 1)
-    node.holds(**{f"p{process.pid}": 100})
+    node.use_memory(**{f"p{process.pid}": 100})
     watch = guard("evict")
     monkeypatch.setattr("signal.pidfd_send_signal", refuse)
     await watch.observe()
@@ -169,7 +169,7 @@ async def test_unreadable_memory_is_logged_once(
         ]
         assert watch.used is None
         (node.root / "sys/kernel/debug/nvmap/iovmm").mkdir(parents=True)
-        node.holds()
+        node.use_memory()
         await watch.observe()
     assert caplog.records[-1].message == "GPU memory is watched again"
 
@@ -180,8 +180,8 @@ async def test_only_observations_in_a_row_count(between: int | None, node: Node,
     node.process(10, 1)
     watch = guard("report")
     for mib in (100, between, 100):
-        node.held.clear()
-        node.holds(**{} if mib is None else {"p10": mib})
+        node.used_mib.clear()
+        node.use_memory(**{} if mib is None else {"p10": mib})
         await watch.observe()
     assert not watch.over_limit
     await watch.observe()
@@ -197,8 +197,8 @@ async def test_a_pod_that_exceeds_its_share_again_is_ended_again(
     for _ in range(2):
         process = start()
         node.process(process.pid, 1)
-        node.held.clear()
-        node.holds(**{f"p{process.pid}": 100})
+        node.used_mib.clear()
+        node.use_memory(**{f"p{process.pid}": 100})
         await watch.observe()
         await watch.observe()
         assert process.wait(5) == -9
@@ -251,7 +251,7 @@ async def test_evict_ends_no_pod_that_kept_its_limit(  # noqa: PLR0917 - a table
     started = [start() for _ in processes]
     for process, (cuda, context) in zip(started, processes, strict=True):
         node.process(process.pid, 1)
-        node.holds(**{f"p{process.pid}": cuda + context})
+        node.use_memory(**{f"p{process.pid}": cuda + context})
     watch = guard("evict")
     for _ in range(3):
         await watch.observe()

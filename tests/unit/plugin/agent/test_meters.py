@@ -85,7 +85,7 @@ async def test_a_pod_that_the_limit_let_live_is_not_ended(  # noqa: PLR0917 - a 
     running = [started(stack, limited, *program) for program in programs]
     for process, mib in running:
         node.process(process.pid, 1)
-        node.holds(**{f"p{process.pid}": mib + besides if mib else 0})
+        node.use_memory(**{f"p{process.pid}": mib + besides if mib else 0})
     guard = await observed(node, pods)
     assert not guard.over_limit
     assert [process.poll() for process, _ in running] == [None] * len(programs)
@@ -99,7 +99,7 @@ async def test_a_pod_with_a_program_that_evades_the_limit_is_ended(
     assert (kept[1], evading[1]) == (SHARE, 350)
     for process, mib in (kept, evading):
         node.process(process.pid, 1)
-        node.holds(**{f"p{process.pid}": mib})
+        node.use_memory(**{f"p{process.pid}": mib})
     guard = await observed(node, pods)
     assert guard.over_limit == {PodName("default", "pod"): 1}
     assert [process.wait(5) for process, _ in (kept, evading)] == [-9, -9]

@@ -20,13 +20,13 @@ UNITS = UnitResources("a/core", "a/memory", lambda ids: ids * 100)
 
 
 def test_containers_of_a_pod_add_up_and_other_resources_are_no_share() -> None:
-    held = [
+    requests = [
         ("p", "c1", "a/core", 30),
         ("p", "c2", "a/core", 5),
         ("p", "c1", "a/memory", 4),
         ("q", "c", "nvidia.com/gpu", 1),
     ]
-    found = [ContainerAllocation("n", pod, name, resource, "x0", n) for pod, name, resource, n in held]
+    found = [ContainerAllocation("n", pod, name, resource, "x0", n) for pod, name, resource, n in requests]
     assert shares(found, UNITS) == {PodName("n", "p"): Share(percent=35, memory_bytes=400)}
 
 
@@ -50,8 +50,8 @@ def test_unit_resources_are_the_plugins(
 
 
 def test_without_units_there_are_no_shares() -> None:
-    holders = [ContainerAllocation("n", "p", "c", "nvidia.com/gpu", "igpu0")]
-    assert shares(holders, unit_resources(AgentSettings())) == {}
+    allocations = [ContainerAllocation("n", "p", "c", "nvidia.com/gpu", "igpu0")]
+    assert shares(allocations, unit_resources(AgentSettings())) == {}
 
 
 def test_a_container_is_known_by_the_link_to_its_log(node: Node) -> None:

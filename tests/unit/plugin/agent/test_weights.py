@@ -83,7 +83,7 @@ async def test_the_end_restores_the_original_slices(
     driver.contexts[21].timeslice = 2600  # a program's priority
     task = asyncio.ensure_future(weights.run())
     await eventually(lambda: len(driver.slices_set) == 2)
-    assert driver.held
+    assert driver.is_open
     node.process(12, 1)
     driver.runs(12, 12)
     await eventually(lambda: driver.contexts[12].timeslice == 3000)
@@ -91,7 +91,7 @@ async def test_the_end_restores_the_original_slices(
     with suppress(asyncio.CancelledError):
         await task
     assert slices(driver) == {10: 1000, 12: 1024, 20: 2600, 30: 1024, 40: 1024}
-    assert not driver.held
+    assert not driver.is_open
 
 
 async def test_an_end_during_a_call_restores_them_too(weights: Weights, driver: SimulatedNvgpu) -> None:
@@ -112,7 +112,7 @@ async def test_an_end_during_a_call_restores_them_too(weights: Weights, driver: 
         await task
     assert driver.slices_set[0][1] != 1024
     assert set(slices(driver).values()) == {1024}
-    assert not driver.held
+    assert not driver.is_open
 
 
 async def test_the_end_does_not_wait_for_a_kubelet(
@@ -129,7 +129,7 @@ async def test_the_end_does_not_wait_for_a_kubelet(
 async def test_a_busy_node_is_logged_once_and_retried(
     weights: Weights, driver: SimulatedNvgpu, caplog: pytest.LogCaptureFixture
 ) -> None:
-    driver.held_by_another = True
+    driver.opened_by_another = True
     with caplog.at_level(logging.INFO):
         await weights.observe()
         await weights.observe()
@@ -138,7 +138,7 @@ async def test_a_busy_node_is_logged_once_and_retried(
             "GPU time is not divided by weights: another process has opened /dev/nvgpu/igpu0/sched, and "
             "nvgpu allows one: another agent, or a container with access to the node"
         ]
-        driver.held_by_another = False
+        driver.opened_by_another = False
         await weights.observe()
     assert caplog.records[-1].message == "GPU time is divided by weights again"
 
@@ -162,7 +162,7 @@ async def test_another_interface_is_unsupported(
 ) -> None:
     driver.version = version
     await weights.observe()
-    assert (weights.state, driver.held) == ("unsupported", False)
+    assert (weights.state, driver.is_open) == ("unsupported", False)
     assert f"version {version}" in caplog.text
 
 
@@ -201,7 +201,7 @@ async def test_a_driver_that_hangs_is_waited_for_and_not_called_again(
     await weights.observe()
     calls = len(driver.calls)
     await weights.observe()
-    assert (weights.state, driver.held, len(driver.calls)) == ("failing", True, calls)
+    assert (weights.state, driver.is_open, len(driver.calls)) == ("failing", True, calls)
     go_on.set()
     await weights._blocking.settle()
     monkeypatch.setattr(weights._blocking, "_deadline", 3.0)

@@ -17,7 +17,7 @@ from tests.conformance.plugin import Node as LimitFiles
 
 NODE = "jetson-1"
 HEALTHY = Health(True, "ok", "runtime_status active")
-SICK = Health(False, "nodes-missing", "no /dev/nvmap")
+UNHEALTHY = Health(False, "nodes-missing", "no /dev/nvmap")
 CLAIM = ClaimReference("default", "a", "1111-a")
 
 

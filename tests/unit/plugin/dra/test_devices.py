@@ -14,7 +14,7 @@ from tegra_device_plugin.dra.devices import brief, published, semver
 from tegra_device_plugin.system.kubernetes import GIB, MIB, parse_quantity, render_quantity
 
 from tests import boards
-from tests.unit.plugin.dra.objects import NODE, SICK, gpu
+from tests.unit.plugin.dra.objects import NODE, UNHEALTHY, gpu
 
 BOARDS = boards.load()
 # semver.org's own, without build metadata.
@@ -28,7 +28,7 @@ CAPACITY = Dra("capacity", memory_total=6 * GIB)
 @pytest.mark.parametrize("board", BOARDS)
 @pytest.mark.parametrize("dra", [Dra(), Dra("shares", shares=MAX_SHARES), CAPACITY])
 def test_every_board_gives_valid_devices(tmp_path: Path, board: str, dra: Dra) -> None:
-    devices = published(gpu(tmp_path, board, SICK), dra, taints=True)
+    devices = published(gpu(tmp_path, board, UNHEALTHY), dra, taints=True)
     assert len(devices) == len(dra.devices) == len({one["name"] for one in devices}) <= 64
     for device in devices:
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", device["name"])
@@ -46,7 +46,7 @@ def test_every_board_gives_valid_devices(tmp_path: Path, board: str, dra: Dra) -
 @pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"])
 @pytest.mark.parametrize("dra", [Dra(), Dra("shares", shares=2), CAPACITY])
 def test_the_slice_has_kubernetes_schema(tmp_path: Path, version: str, dra: Dra) -> None:
-    found = published(gpu(tmp_path, health=SICK), dra, taints=True)
+    found = published(gpu(tmp_path, health=UNHEALTHY), dra, taints=True)
     slice_ = slices.content(NODE, "node-uid", found, 1)
     assert kubernetes_validate.validate(slice_, version, strict=True) == version
 

@@ -17,7 +17,7 @@ from tegra_device_plugin.sharing import ledger
 from tegra_device_plugin.system.kubernetes import GIB, MIB
 
 from tests import ledgers
-from tests.unit.plugin.dra.objects import CLAIM, SICK, claim, place, result
+from tests.unit.plugin.dra.objects import CLAIM, UNHEALTHY, claim, place, result
 
 OTHER = ClaimReference("default", "b", "2222-b")
 
@@ -99,7 +99,7 @@ async def test_prepare_again_gives_the_same_without_the_api_server(
     claims.restarted()
     claims.away = True
     assert await claims.prepare(CLAIM) == first
-    monkeypatch.setattr(preparing, "_KNOWN_SECONDS", 0.01)
+    monkeypatch.setattr(preparing, "_PREPARED_REQUEST_SECONDS", 0.01)
     monkeypatch.setattr(claims.preparer, "_get_claim", hang)
     assert await claims.prepare(CLAIM) == first
 
@@ -217,7 +217,7 @@ async def test_a_second_pod_keeps_the_files_of_the_first_when_the_checkpoint_kno
     await claims.prepare(CLAIM)
     file = claims.ledgers / f"claim-{CLAIM.uid}-igpu-0-s1"
     claims.allocate(CLAIM, result(**share, tolerations=[{"operator": "Exists"}]))
-    claims.place.health = SICK
+    claims.place.health = UNHEALTHY
     with ledgers.used_by(file, 7):  # by the first pod
         found = await claims.prepare(CLAIM)
         assert isinstance(found, Prepared) and found.devices[0].tolerates_unhealthy
@@ -273,7 +273,7 @@ async def test_an_unhealthy_gpu_is_prepared_only_with_a_toleration(claims: Claim
     claims.allocate(CLAIM, result())
     claims.place.health = None
     assert await claims.prepare(CLAIM) == "the board was not observed yet; the kubelet tries again"
-    claims.place.health = SICK
+    claims.place.health = UNHEALTHY
     assert await claims.prepare(CLAIM) == "the GPU is unhealthy: nodes-missing: no /dev/nvmap"
     claims.allocate(CLAIM, result(tolerations=[{"operator": "Exists"}]))
     assert isinstance(await claims.prepare(CLAIM), Prepared)

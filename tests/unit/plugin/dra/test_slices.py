@@ -14,7 +14,7 @@ from tegra_device_plugin.dra.api_server import Server
 from tegra_device_plugin.dra.slices import Delete, SlicePublisher, SliceWrites, Update
 
 from tests.conformance.awaited import eventually
-from tests.unit.plugin.dra.objects import HEALTHY, NODE, SICK, gpu
+from tests.unit.plugin.dra.objects import HEALTHY, NODE, UNHEALTHY, gpu
 
 Object = dict[str, Any]
 
@@ -119,27 +119,27 @@ class Memory:
 
 async def test_news_of_the_gpu_does_not_wait_for_what_came_before(tmp_path: Path) -> None:
     """Neither for earlier news nor for failures: a dead GPU is tainted in any case."""
-    well, server = gpu(tmp_path), Memory()
-    sick = replace(well, health=SICK)
+    healthy, server = gpu(tmp_path), Memory()
+    unhealthy = replace(healthy, health=UNHEALTHY)
     written = SliceWrites()
     publisher = SlicePublisher(Dra(), written)
-    publisher.publish(well)
+    publisher.publish(healthy)
     task = asyncio.ensure_future(publisher.run(cast("Server", server)))
     await eventually(lambda: publisher.published)
     try:
         async with asyncio.timeout(10):
             for _ in range(20):
-                publisher.publish(sick)
+                publisher.publish(unhealthy)
                 await eventually(lambda: server.tainted)
-                publisher.publish(replace(well, health=HEALTHY))
+                publisher.publish(replace(healthy, health=HEALTHY))
                 await eventually(lambda: not server.tainted)
             server.down = True
-            for one in (sick, well) * 10:
+            for one in (unhealthy, healthy) * 10:
                 written.failures = 0
                 publisher.publish(one)
                 await eventually(lambda: written.failures)
             server.down = False
-            publisher.publish(sick)
+            publisher.publish(unhealthy)
             await eventually(lambda: server.tainted)
     finally:
         task.cancel()
