@@ -17,21 +17,27 @@ def make_directory(path):
 def replace_file(path, text, mode=0o644, rename=os.rename):
     """Make or replace a file in one step. Raises OSError.
 
-    On return the file and its name are on the disk, so a power cut keeps them.
     With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
+    """
+    with replacement(path, mode, rename) as stream:
+        stream.write(text.encode("utf-8"))
+
+
+@contextlib.contextmanager
+def replacement(path, mode=0o644, rename=os.rename):
+    """A binary stream. At the end of the block its content replaces the file in one step. Raises OSError.
+
+    Then the file and its name are on the disk, so a power cut keeps them. After an exception in the block the
+    old file stays.
     """
     make_directory(path)
     fresh = tempfile.NamedTemporaryFile(
-        "w",
-        encoding="utf-8",
-        prefix=".{}.".format(os.path.basename(path)),
-        dir=os.path.dirname(path),
-        delete=False,
+        prefix=".{}.".format(os.path.basename(path)), dir=os.path.dirname(path), delete=False
     )
     try:
         with fresh as stream:
             os.fchmod(stream.fileno(), mode)
-            stream.write(text)
+            yield stream
             stream.flush()
             os.fsync(stream.fileno())
         rename(fresh.name, path)

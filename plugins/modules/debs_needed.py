@@ -10,6 +10,7 @@ import os
 import re
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.deb822 import parse_fields
 
 DOCUMENTATION = r"""
 module: debs_needed
@@ -30,11 +31,6 @@ paths: {type: list, elements: str, description: The files to install.}
 DEPENDENCY = re.compile(r"^([a-z0-9][a-z0-9+.-]*)(?::\w+)?\s*(?:\((<<|<=|=|>=|>>)\s*([^)\s]+)\))?$")
 SHOW = "--showformat=${db:Status-Status}\t${Package}\t${Version}\t${Provides}\n"
 FIELDS = ("Package", "Depends", "Pre-Depends", "Provides")
-
-
-def parse_fields(text):
-    """The fields of a package, {name: value}; a value goes on in lines that begin with a blank."""
-    return dict(re.findall(r"^([\w-]+):[ \t]*(.*(?:\n[ \t].*)*)$", text, re.MULTILINE))
 
 
 def alternatives(field):
