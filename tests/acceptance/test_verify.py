@@ -30,6 +30,7 @@ from tests.lab.board import Board
 from tests.lab.bundle import write_release
 from tests.lab.staging import RUNTIME_EDITOR, TOOLKIT_VERSION
 from tests.reports.schema import validate
+from tools import debian
 from tools.cache import CHECKOUT
 from tools.engine import docker
 from tools.process import ToolError
@@ -298,6 +299,7 @@ def test_bundle_with_packages_makes_a_node_of_a_board_without_docker(jetson: Boa
     settings = {
         "bundle_plugin_archive": str(inventory.bundle_path(LAB) / "tegra-device-plugin-amd64.tar.gz"),
         "bundle_debs_from": NAME,
+        "bundle_debs_keyrings": [debian.KEYRING],
         "__nvidia_docker_runtime_packages": [],  # Debian has none
     }
     run_playbook(LAB, "bundle.yml", bundle, f"--extra-vars={json.dumps(settings)}", inventory=given).checked()

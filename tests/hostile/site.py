@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
@@ -16,6 +17,7 @@ import yaml
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.lab import archive
+from tests.unit.roles import signed_debs
 
 HERE = Path(__file__).parent
 SECRET = "canary-of-the-controller"
@@ -68,6 +70,14 @@ def make_release(path: Path) -> None:
     archive.write(path / "k3s-airgap-images-amd64.tar.gz", [answers.IMAGES[1]], "amd64", {}, {})
     sums = [f"{hashlib.sha256(one.read_bytes()).hexdigest()}  {one.name}\n" for one in path.iterdir()]
     (path / "sha256sum-amd64.txt").write_text("".join(sums))
+
+
+@functools.cache
+def packages_and_keyring() -> tuple[signed_debs.Files, bytes]:
+    """Packages as an honest board packs them, and the keyring of their source."""
+    with signed_debs.made_keys() as keys:
+        packages = signed_debs.board_archive(keys, *signed_debs.DEBS)
+        return packages, keys.keyring(signed_debs.OWNER).read_bytes()
 
 
 def variables() -> list[str]:
@@ -131,6 +141,7 @@ class Site:
                 "SCRIPTED_BOARDS": str(boards),
                 "SCRIPTED_ATTACKS": json.dumps(attacks),
                 "SCRIPTED_SUMS": json.dumps(self.sums),
+                "SCRIPTED_PACKAGES": f"{self.root}/packages.tar",
                 "SCRIPTED_SECRET": f"{self.root}/home/.ssh/id_ed25519",
                 "SCRIPTED_TOUCH": f"{self.root}/touched",
                 "SCRIPTED_VARIABLES": json.dumps(variables()),
@@ -180,5 +191,8 @@ def make_site(root: Path, inventory: str = INVENTORY) -> Site:
     sums = make_bundle(root / "bundle")
     make_release(root / "release" / answers.NEW)
     (root / "site/inventory").write_text(inventory.format(bundle=root / "bundle"))
+    packages, keyring = packages_and_keyring()
+    signed_debs.write_archive(root / "packages.tar", packages)
+    (root / "site/keyring.gpg").write_bytes(keyring)
     (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
     return Site(root, sums)

@@ -19,7 +19,16 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_arch
 from tests.ansible_core import CORES, NEWEST, OLDER, core
 from tests.docs import CHECKOUT
 from tests.hostile import answers
-from tests.hostile.site import BOARDS, SECRET, TIMEOUT_SECONDS, Run, Site, make_site
+from tests.hostile.site import (
+    BOARDS,
+    SECRET,
+    TIMEOUT_SECONDS,
+    Run,
+    Site,
+    make_site,
+    packages_and_keyring,
+)
+from tests.unit.roles import signed_debs
 
 SERVER, AGENT, _ = BOARDS
 REPORTS = r"site/reports(/.*)?"
@@ -33,9 +42,10 @@ COLLECTS = [
     f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
     "--extra-vars=bundle_plugin_archive=../bundle/tegra-device-plugin-amd64.tar.gz",
     f"--extra-vars=k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
+    '--extra-vars={"bundle_debs_keyrings": ["keyring.gpg"]}',
 ]
 MADE = (
-    r"made(/([.]?debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"
+    r"made(/(debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"
     r"|tegra-device-plugin-amd64\.tar\.gz|bundle\.yml|SHA256SUMS))?|k3s-releases\.sha256"
 )
 # Playbook: arguments, and a pattern of the files that it writes on the controller.
@@ -147,6 +157,21 @@ def test_controller_is_unharmed(site: Site, playbook: str, attacks: dict[str, li
     assert_unharmed(run, playbook, attacks)
     # A playbook that stops early proves nothing. kubeconfig.yml stops at a CA that is not a certificate.
     assert (run.code == 0) == (playbook != "kubeconfig"), run.said
+
+
+@pytest.mark.timeout(TIMEOUT_SECONDS)
+@pytest.mark.parametrize("line", CORES)
+def test_bundle_has_no_package_of_a_board_that_no_signed_index_lists(site: Site, line: str) -> None:
+    packages = "made/debs-jetpack6-amd64.tar"
+    assert packages in play(site, line, "bundle", {}).written
+    kept = (site.root / packages).read_bytes()
+    files, _ = packages_and_keyring()
+    docker = signed_debs.DEBS[0].file_name
+    hostile = signed_debs.write_archive(site.root / "hostile.tar", files | {docker: b"code of the board"})
+    run = play(site, line, "bundle", {}, SCRIPTED_PACKAGES=str(hostile))
+    assert run.code != 0, run.said
+    assert f"{docker}: no trusted index lists this content" in " ".join(run.said.split())
+    assert (run.written, (site.root / packages).read_bytes()) == (set(), kept)
 
 
 @pytest.mark.parametrize("verbosity", ["0", "3"])

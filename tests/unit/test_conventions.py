@@ -136,8 +136,10 @@ def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, pl
 
 ON_THE_CONTROLLER = {
     PLUGINS / "modules/bundle_info.py",
+    PLUGINS / "modules/debs_verified.py",
     PLUGINS / "modules/gpu_report.py",
     PLUGINS / "modules/kubeconfig.py",
+    PLUGINS / "module_utils/signed_index.py",
     *PLUGINS.glob("module_utils/report_*.py"),
 }
 

@@ -113,4 +113,4 @@ class Connection(ConnectionBase):  # type: ignore[misc] # as above
         self._record("upload", content)
 
     def fetch_file(self, in_path: str, out_path: str) -> None:
-        Path(out_path).write_bytes(answers.CONTENT)
+        Path(out_path).write_bytes(answers.content(in_path))
