@@ -69,7 +69,7 @@ class DevicePlugin(Service[PluginSettings]):
             ResourcePublisher(advertised),
             [koordinator.Koordlet().report, UnusedLedgers().remove],
             find_conflict=lambda: self._gpu_lock.conflict(settings.device_plugin_dir),
-            directories=_directories,
+            directories=mounted_directories,
             is_standby=lambda: registrars.yields,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
@@ -118,7 +118,8 @@ def prerequisites(settings: PluginSettings) -> Prerequisites:
     )
 
 
-def _directories(settings: PluginSettings) -> Iterator[Path]:
+def mounted_directories(settings: PluginSettings) -> Iterator[Path]:
+    """Give directories of the host that can be deleted under the container's mount."""
     kubelet = settings.device_plugin_dir.parent
     yield from (settings.device_plugin_dir, driver_conflict.dra_directory(kubelet), kubelet / "pod-resources")
     yield settings.gpu_limit_dir

@@ -8,7 +8,7 @@ import socket
 import sys
 import urllib.request
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -114,6 +114,15 @@ class Plugin:
     @property
     def _proc(self) -> Path:
         return Path("/proc", str(self.process.pid))
+
+
+def mounting(mounts: Mapping[Path, Path]) -> str:
+    """Give the start of a command line that runs a command with these mounts, by source."""
+    for directory in (*mounts.keys(), *mounts.values()):
+        directory.mkdir(parents=True, exist_ok=True)
+    binds = [f"mount --bind {source} {target}" for source, target in mounts.items()]
+    script = " && ".join([*binds, 'exec "$@"'])
+    return f"unshare --user --map-root-user --mount sh -c {shlex.quote(script)} sh"
 
 
 @asynccontextmanager

@@ -1,9 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Directories of the host that are deleted under a container's mount: it never sees a new one."""
 
-import shlex
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -12,18 +10,9 @@ from tests import boards
 from tests.conformance.conftest import BOARD
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_kubelet import FakeKubelet
-from tests.conformance.plugin import DEFAULT_COMMAND, Node, running
+from tests.conformance.plugin import DEFAULT_COMMAND, Node, mounting, running
 
 DRIVER = "plugins/gpu.jetson-k3s.github.io"
-
-
-def mounting(mounts: Mapping[Path, Path]) -> str:
-    """Give the start of a command line that runs a command with these mounts, by source."""
-    for directory in (*mounts.keys(), *mounts.values()):
-        directory.mkdir(parents=True, exist_ok=True)
-    binds = [f"mount --bind {source} {target}" for source, target in mounts.items()]
-    script = " && ".join([*binds, 'exec "$@"'])
-    return f"unshare --user --map-root-user --mount sh -c {shlex.quote(script)} sh"
 
 
 @pytest.mark.parametrize("lost", ["limit", "cdi", "device-plugins", "pod-resources", DRIVER])
@@ -50,12 +39,16 @@ async def test_plugin_ends_so_that_its_container_mounts_the_new_directory(
         assert message in plugin.log.read_text()
 
 
-@pytest.mark.parametrize("lost", ["limit", "cdi", "device-plugins", "plugins_registry", DRIVER])
+@pytest.mark.parametrize("lost", ["limit", "cdi", "nvpmodel", "device-plugins", "plugins_registry", DRIVER])
 async def test_dra_driver_ends_so_that_its_container_mounts_the_new_directory(
     lost: str, node: DraNode, tmp_path: Path
 ) -> None:
-    targets = {"limit": node.files.limit, "cdi": node.root / "run/cdi"}
-    places = ("limit", "cdi", "device-plugins", "plugins_registry", DRIVER)
+    targets = {
+        "limit": node.files.limit,
+        "cdi": node.root / "run/cdi",
+        "nvpmodel": node.root / "var/lib/nvpmodel",
+    }
+    places = (*targets, "device-plugins", "plugins_registry", DRIVER)
     kubelet = node.kubelet.directory
     mounts = {tmp_path / name: targets.get(name, kubelet / name) for name in places}
     async with node.start(

@@ -99,7 +99,7 @@ async def of_agent(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:
         pods = Pods(kubelet.socket, host, UnitResources(CORE, MEMORY, lambda ids: ids))
         guard = Guard(MemoryUse(root), host, pods, "report", 0)
         await guard.observe()
-        read(exposed, (await agent_pages.Pages(pods, guard, None).metrics()).text)
+        read(exposed, (await agent_pages.Pages(pods, guard, None, list).metrics()).text)
 
 
 async def of_jtop(exposed: dict[str, dict[str, set[str]]], root: Path) -> None:

@@ -7,12 +7,14 @@ A pod's value is the sum of its processes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.agent.weights import State, Weights
 from tegra_device_plugin.sharing.allocation import GPU_ID
+from tegra_device_plugin.system.mounts import check_mounts
 from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, gauges
 from tegra_device_plugin.telemetry.httpd import StatusPages
 from tegra_device_plugin.version import package_version
@@ -23,17 +25,31 @@ _UNKNOWN = PodName("", "")
 
 
 class Pages(StatusPages):
-    """The agent's pages. `weights` is None where the policy is `best-effort`."""
+    """The agent's pages. `weights` is None where the policy is `best-effort`.
+
+    `directories` are those of the host that can be deleted under the container's mount.
+    """
 
     # Three times a loop's pause of 5 s and the kubelet's deadline (pod_resources.DEADLINE).
     stuck_seconds = 45.0
 
-    def __init__(self, pods: Pods, guard: Guard, weights: Weights | None, **chosen: str) -> None:
+    def __init__(
+        self,
+        pods: Pods,
+        guard: Guard,
+        weights: Weights | None,
+        directories: Callable[[], Iterable[Path]],
+        **chosen: str,
+    ) -> None:
         super().__init__()
         self._pods = pods
         self._guard = guard
         self._weights = weights
+        self._directories = directories
         self._chosen = chosen
+
+    def _check_mounts(self) -> None:
+        check_mounts(self._directories())
 
     def _observed_at(self) -> Mapping[str, float]:
         weights = {"weights": self._weights.observed_at} if self._weights else {}

@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.nvgpu import Kernel
-from tegra_device_plugin.agent.pods import Pods, UnitResources
+from tegra_device_plugin.agent.pods import CONTAINER_LOGS, POD_LOGS, Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.config.settings import AgentSettings
 from tegra_device_plugin.service import ConfigWatch, Service
+from tegra_device_plugin.system import mounts
 from tegra_device_plugin.system.hosttree import HostTree
 
 logger = logging.getLogger(__name__)
@@ -23,6 +26,12 @@ def unit_resources(settings: AgentSettings) -> UnitResources:
     if units is None:
         return UnitResources()
     return UnitResources(units.core.name if units.core else "", units.memory.name, units.memory_bytes)
+
+
+def mounted_directories(settings: AgentSettings) -> Iterator[Path]:
+    """Give directories of the host that can be deleted under the container's mount."""
+    yield settings.pod_resources.parent
+    yield from mounts.on_host(settings.host_root, POD_LOGS, CONTAINER_LOGS)
 
 
 class Agent(Service[AgentSettings]):
@@ -49,7 +58,14 @@ class Agent(Service[AgentSettings]):
                 from tegra_device_plugin.agent.agent_pages import Pages  # noqa: PLC0415 - most of a start is imports
                 from tegra_device_plugin.telemetry import httpd  # noqa: PLC0415 - the same
 
-                pages = Pages(pods, guard, weights, mode=settings.mode, qos_policy=settings.qos_policy)
+                pages = Pages(
+                    pods,
+                    guard,
+                    weights,
+                    lambda: mounted_directories(settings),
+                    mode=settings.mode,
+                    qos_policy=settings.qos_policy,
+                )
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
             parts = [guard.run(), self._follow_configuration()]
             if weights:

@@ -25,7 +25,8 @@ _NVIDIA_VENDOR = "0x10de"
 _SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
 # Where nvpmodel writes the mode's number. The name is in /etc/nvpmodel.conf, a file that some boards lack and
 # that no pod can mount without failing or leaving one there.
-_POWER_MODE = "/var/lib/nvpmodel/status"
+POWER_MODE_DIRECTORY = "/var/lib/nvpmodel"
+_POWER_MODE = f"{POWER_MODE_DIRECTORY}/status"
 _MODE_NUMBER = re.compile(r"pmode:([0-9]{1,8})")
 _MASK = re.compile(r"[0-9]{1,10}")
 _MULTIPROCESSORS_PER_TPC = 2  # of Volta and Ampere

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.board.detection import Detection, with_power
+from tegra_device_plugin.board.detection import POWER_MODE_DIRECTORY, Detection, with_power
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.dra_modes import describe
@@ -107,7 +107,7 @@ class Driver(Service[DraSettings]):
                 devices,
                 find_conflict=lambda: self._gpu_lock.conflict(device_plugins),
                 complete=with_power,
-                directories=_directories,
+                directories=mounted_directories,
             )
             registration = DriverRegistration(
                 settings.kubelet_dir, dra_services(preparer, health_feed, settings.node_name)
@@ -139,7 +139,8 @@ def _prerequisites(settings: DraSettings) -> Prerequisites:
     )
 
 
-def _directories(settings: DraSettings) -> Iterator[Path]:
+def mounted_directories(settings: DraSettings) -> Iterator[Path]:
+    """Give directories of the host that can be deleted under the container's mount."""
     kubelet = settings.kubelet_dir
     yield from (
         driver_conflict.dra_directory(kubelet),
@@ -147,7 +148,7 @@ def _directories(settings: DraSettings) -> Iterator[Path]:
         kubelet / "device-plugins",
     )
     yield settings.gpu_limit_dir
-    yield from mounts.on_host(settings.host_root, cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY)
+    yield from mounts.on_host(settings.host_root, cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, POWER_MODE_DIRECTORY)
 
 
 async def _publish(node: str, publisher: SlicePublisher, connection: asyncio.Future[Server]) -> None:

@@ -21,9 +21,13 @@ from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plu
 from ansible_collections.jetson_k3s.cluster.plugins.modules import container_command, koordinator_device
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_api_users as api_users
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_manifest as manifest
+from tegra_device_plugin import plugin
+from tegra_device_plugin.agent import node_agent
 from tegra_device_plugin.cli import find_command
 from tegra_device_plugin.config import settings as config
+from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.config.units import PRESETS
+from tegra_device_plugin.dra import driver as dra_driver
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.telemetry import jtop
 
@@ -50,6 +54,50 @@ def driver(**more: Any) -> list[Data]:
 
 def agent(mode: str, policy: str) -> Data:
     return {"manifest": AGENT, "rights": RIGHTS, "mode": mode, "qos_policy": policy}
+
+
+def mounted(daemonset: Data, root: Path) -> set[Path]:
+    """Directories of the board in a pod that can be deleted there and made again, `root` being /host.
+
+    They are those that the pod writes, or that the kubelet makes. The kernel's file systems and those of the
+    operating system are neither.
+    """
+    spec = daemonset["spec"]["template"]["spec"]
+    types = {one["name"]: one["hostPath"]["type"] for one in spec["volumes"] if "hostPath" in one}
+    (container,) = spec["containers"]
+    paths = {
+        one["mountPath"]
+        for one in container["volumeMounts"]
+        if types.get(one["name"]) == "DirectoryOrCreate"
+        or (types.get(one["name"]) == "Directory" and not one.get("readOnly"))
+    }
+    of_host = {path: root / path.removeprefix("/host/") for path in paths if path.startswith("/host/")}
+    for path in of_host.values():
+        path.mkdir(parents=True)
+    return {of_host.get(path, Path(path)) for path in paths}
+
+
+def test_plugin_watches_each_directory_that_can_be_deleted_under_its_mount(tmp_path: Path) -> None:
+    units = {"sharing": {"units": {"preset": "koordinator", "memoryTotal": "6Gi"}}}
+    directories = mounted(rendered(config=units)[0], tmp_path)
+    assert {Path("/var/lib/tegra-gpu-limit"), tmp_path / "var/run/koordlet"} <= directories
+    watched = set(plugin.mounted_directories(config.PluginSettings(host_root=tmp_path)))
+    assert directories - watched == set()
+
+
+def test_dra_driver_watches_each_directory_that_can_be_deleted_under_its_mount(tmp_path: Path) -> None:
+    (daemonset,) = (one for one in driver() if one["kind"] == "DaemonSet")
+    directories = mounted(daemonset, tmp_path)
+    assert tmp_path / "var/run/cdi" in directories
+    settings = config.DraSettings(Dra(), "node", host_root=tmp_path)
+    assert directories - set(dra_driver.mounted_directories(settings)) == set()
+
+
+def test_agent_watches_each_directory_that_can_be_deleted_under_its_mount(tmp_path: Path) -> None:
+    directories = mounted(yaml.safe_load(AGENT), tmp_path)
+    assert tmp_path / "var/log/pods" in directories
+    settings = config.AgentSettings(host_root=tmp_path)
+    assert directories - set(node_agent.mounted_directories(settings)) == set()
 
 
 def test_each_pod_has_the_boards_own_image_and_is_renewed_by_the_run_of_its_board() -> None:

@@ -2,6 +2,8 @@
 """The command `agent` as its users meet it: a process, its log, its pages, its end."""
 
 import resource
+import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,7 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.cli import main
 
-from tests.conformance.plugin import free_address, page, save
+from tests.conformance.plugin import free_address, mounting, page, save
 from tests.unit.plugin.agent.node import Node, Pod, uid
 
 MIB = 2**20
@@ -47,6 +49,8 @@ class Running:
         while True:
             try:
                 return page(self._address, path)
+            except urllib.error.HTTPError as error:
+                return error.read().decode()
             except urllib.error.URLError:
                 if time.monotonic() > deadline:
                     raise
@@ -62,10 +66,11 @@ class Running:
 
 
 @contextmanager
-def running(node: Node, *arguments: str) -> Iterator[Running]:
+def running(node: Node, *arguments: str, before: str = "") -> Iterator[Running]:
     address, config = free_address(), node.root / "config.yaml"
     config.write_text(UNITS)
-    command = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
+    agent = [sys.executable, "-m", "tegra_device_plugin", "agent", f"--config={config}"]
+    command = [*shlex.split(before), *agent]
     places = [
         f"--host-root={node.root}",
         f"--pod-resources={node.kubelet.socket}",
@@ -243,3 +248,16 @@ def test_a_kernel_that_cannot_evict_fails_the_start(
     monkeypatch.setattr("os.pidfd_open", missing)
     assert main(["agent", "--host-root", str(node.root), "--mode", "evict", "--config", str(file)]) == 1
     assert "Use --mode report" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("lost", ["pods", "containers"])
+def test_healthz_names_logs_that_were_deleted_under_their_mount(
+    lost: str, node: Node, tmp_path: Path
+) -> None:
+    mounted, source = node.root / "var/log" / lost, tmp_path / "source"
+    with running(node, before=mounting({source: mounted})) as agent:
+        assert agent.page("/healthz") == "ok\n"
+        shutil.rmtree(source)
+        source.mkdir()
+        says = f"{mounted} was deleted on the host, and this container still mounts the deleted directory"
+        assert says in agent.page("/healthz")
