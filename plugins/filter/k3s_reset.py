@@ -99,8 +99,14 @@ def refusal(
     return ""
 
 
-def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
-    """Why the cluster must not forget these boards, {inventory name: node}; '' if it may."""
+def recorded_node(board: str, nodes: Nodes) -> str:
+    """The node of a board that may be gone: by the cluster's record, or else by the board's name."""
+    own = [node["name"] for node in nodes if node["board"] == board]
+    return own[0] if own else board.lower()
+
+
+def unforgettable(gone: list[str], cluster: Facts) -> str:
+    """Why the cluster must not forget these boards of the inventory; '' if it may."""
     if not cluster["staying"]:
         return (
             f"{list_of(gone)}: no server would be left, so the node cannot be deleted. The only server of a "
@@ -111,8 +117,8 @@ def unforgettable(gone: dict[str, str], cluster: Facts) -> str:
             f"No server that stays ({list_of(cluster['staying'])}) answers and runs the cluster. Start one, "
             f"and run the same command again. {UNCHANGED}"
         )
-    ready = {node["name"] for node in cluster["nodes"] if node["ready"] and node["voter"] is not None}
-    running = [name for name, node in gone.items() if node in ready or name in cluster["installed"]]
+    ready = {node["board"] for node in cluster["nodes"] if node["ready"] and node["voter"] is not None}
+    running = [name for name in gone if name in ready or name in cluster["installed"]]
     if running:
         return (
             f"{list_of(running)}: K3s is there and is a member of etcd, which it would join again. Remove "
@@ -143,6 +149,7 @@ class FilterModule:
         """The filters, prefixed by the role's name. Boards' own words stay unsafe."""
         return {
             "k3s_reset_command": command,
+            "k3s_reset_node": lambda *given: wrap_var(recorded_node(*given)),
             "k3s_reset_refusal": lambda *given: wrap_var(refusal(*given)),
             "k3s_reset_unforgettable": lambda *given: wrap_var(unforgettable(*given)),
         }

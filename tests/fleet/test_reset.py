@@ -201,6 +201,23 @@ def test_dead_server_is_forgotten_by_one_that_answers(fleet: Fleet, line: str) -
     assert changes(run) == [("jetson-2", "k3s_node_schedule", "forgotten", "jetson-1")]
 
 
+def test_node_is_forgotten_by_the_clusters_record_of_its_board(fleet: Fleet) -> None:
+    """Another board once had the name that this one has in the inventory."""
+    fleet.nodes[3]["name"], fleet.nodes[4]["name"] = "orin", "jetson-4"
+    run = fleet.play("forget", "--limit=jetson-4")
+    assert run.code == 0, run.said
+    assert changes(run) == [("jetson-1", "k3s_node_schedule", "forgotten", "orin")]
+
+
+@pytest.mark.acceptance
+def test_running_server_is_not_forgotten_under_another_name(fleet: Fleet) -> None:
+    fleet.nodes[2]["name"] = "orin"
+    gone = fault("jetson-3", "k3s_nodes", {"unreachable": True})
+    run = fleet.play("forget", "--limit=jetson-3", faults=[gone])
+    assert (run.code != 0, changes(run)) == (True, [])
+    assert "jetson-3: K3s is there and is a member of etcd" in said(run)
+
+
 @pytest.mark.parametrize("ready", [True, False])
 def test_running_server_is_not_forgotten(fleet: Fleet, ready: bool) -> None:
     """Its node may be not Ready for a moment, such as under load."""

@@ -221,7 +221,7 @@ def assert_node_of_another_is_untouched(site: Site, playbook: str, *more: str) -
         if f'"{VICTIM}"' in json.dumps(arguments)
     }
     assert touched == set(), run.said
-    # forget.yml asks no board, and goes by the inventory's name.
+    # forget.yml asks no board, and goes by the cluster's record and the inventory's name.
     if playbook != "forget":
         assert run.code != 0, run.said
         assert f"the cluster's node {VICTIM} (192.0.2.9)" in " ".join(run.said.split())
