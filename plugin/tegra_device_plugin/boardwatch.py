@@ -100,11 +100,11 @@ class Assessment:
         """True if the last observation agrees with the earlier observations."""
         return self._gpu.settled and self._memory.settled
 
-    def add(self, seen: Observation | None) -> Health:
+    def add(self, observation: Observation | None) -> Health:
         """Add an observation, None for one that failed or hung. Gives the GPU's health."""
         before, limit_problem = self.health, self.limit_problem
-        self.health = now = self._gpu.observe(seen.gpu if seen else UNKNOWN)
-        memory = self._memory.observe(seen.memory if seen else UNKNOWN)
+        self.health = now = self._gpu.observe(observation.gpu if observation else UNKNOWN)
+        memory = self._memory.observe(observation.memory if observation else UNKNOWN)
         # A failed observation is a problem of the GPU, not of the memory limit.
         self.limit_problem = None if memory.healthy or memory == UNKNOWN else memory
         if before is None or (before.healthy, before.reason) != (now.healthy, now.reason):

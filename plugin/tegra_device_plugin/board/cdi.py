@@ -11,9 +11,8 @@ import json
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tegra_device_plugin.board.detection import Detection
 from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
@@ -38,11 +37,11 @@ OLDEST, WITH_GROUPS = CDI_VERSIONS
 _GROUP_ACCESS, _ACCESS_FOR_ALL = stat.S_IRGRP | stat.S_IWGRP, stat.S_IROTH | stat.S_IWOTH
 
 
+_LISTS_LOG = ProblemLog()  # for the process: its spec file changes with the settings
 _MISSING = Health(False, "cdi-missing", "no CDI spec, so no container can have it")
 
 
-@dataclass(frozen=True)
-class SpecFile:
+class SpecFile(NamedTuple):
     """The spec of the board at `root`: a runtime rejects a container whose CDI device has none.
 
     So the spec comes before the devices that name it.
@@ -50,7 +49,6 @@ class SpecFile:
 
     root: Path
     version: str = OLDEST
-    _lists_log: ProblemLog = field(default_factory=ProblemLog, init=False, compare=False)
 
     def provide(self, found: Detection, *, renew: bool) -> Health:
         """Make the spec if it is missing; with `renew`, make it again and log which entries it lacks."""
@@ -70,7 +68,7 @@ class SpecFile:
             raise_own_shortage(error)
             return
         if entries:
-            self._lists_log.warn(
+            _LISTS_LOG.warn(
                 "the CDI spec lacks entries of NVIDIA's lists that are not mounted here: "
                 f"{brief(entries)}: mount their directories below {self.root}, read-only"
             )

@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tegra_device_plugin.config.dra_modes import Dra, read_dra
 from tegra_device_plugin.config.options import PLUGIN_OPTIONS, ConfigError, boolean, one_of
 from tegra_device_plugin.config.units import Units, read_units
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE, resource_name
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.document import Section
+    from tegra_device_plugin.config.dra_modes import Dra
 
 # A kubelet runs 110 pods by default; more devices only fill its checkpoint.
 MAX_REPLICAS = 1024
@@ -126,6 +126,8 @@ def _sharing(sharing: Section, content: File) -> File:
         if slicing:
             units.problem("beside timeSlicing: a GPU is shared in one way: leave one of the two out")
     if dra := sharing.section("dra"):
+        from tegra_device_plugin.config.dra_modes import read_dra  # noqa: PLC0415 - `run` does without
+
         content = content._replace(dra=read_dra(dra))
         if content.resource != DEFAULT_RESOURCE:
             dra.problem(

@@ -4,11 +4,12 @@
 Each command has one class, and one loader with its cross rules.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.config.file import File, Sharing, read_file
 from tegra_device_plugin.config.options import (
     COMMON_OPTIONS,
@@ -22,6 +23,9 @@ from tegra_device_plugin.config.options import (
 )
 from tegra_device_plugin.config.units import Units
 from tegra_device_plugin.system.kubernetes import CDI_VERSIONS, DEFAULT_RESOURCE
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.config.dra_modes import Dra
 
 Mode = Literal["report", "evict"]
 MODES: tuple[Mode, ...] = ("report", "evict")
@@ -85,6 +89,8 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
 
 
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
+    from tegra_device_plugin.config.dra_modes import Dra  # noqa: PLC0415 - `run` does without
+
     content = read_file(file)
     options = option_values(DRA_OPTIONS, content.options, environment, flags)
     problems = []

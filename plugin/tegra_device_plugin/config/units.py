@@ -9,8 +9,8 @@ AliyunContainerService/gpushare-device-plugin, koordinator-sh/koordinator.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tegra_device_plugin.system.kubernetes import GIB, MIB, parse_quantity, render_quantity, resource_name
 
@@ -22,8 +22,7 @@ WithoutMemory = Literal["allowed", "whole", "refused"]
 such a request means all of the GPU's memory, which is impossible: other containers may have a part."""
 
 
-@dataclass(frozen=True)
-class Core:
+class Core(NamedTuple):
     """Percents of the GPU's time: 100 ids. A container requests a multiple of `step`."""
 
     name: str
@@ -31,8 +30,7 @@ class Core:
     without_memory: WithoutMemory = "allowed"
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """The GPU's memory, one id per unit."""
 
     name: str
@@ -43,8 +41,7 @@ class Memory:
     """Environment of containers. {mib}, {units} and {total} (in units) are replaced."""
 
 
-@dataclass(frozen=True)
-class Count:
+class Count(NamedTuple):
     """The number of GPUs. A board has one GPU, so each container gets one of `ids` shares."""
 
     name: str
@@ -205,8 +202,8 @@ def read_units(section: Section) -> Units | None:
     total = section.text("memoryTotal", _total(unit), required=True)
     overhead = section.text("contextOverhead", read_overhead(total))
     section.finish()
-    core = replace(preset.core, name=core_name) if preset.core and core_name else preset.core
-    memory = replace(preset.memory, name=memory_name) if memory_name else preset.memory
+    core = preset.core._replace(name=core_name) if preset.core and core_name else preset.core
+    memory = preset.memory._replace(name=memory_name) if memory_name else preset.memory
     if core and core.name == memory.name:
         section.problem(f"coreResource and memoryResource are both {memory.name}: two names are needed")
     if total is None:

@@ -61,8 +61,7 @@ def check_files(directory: Path) -> None:
         raise OSError(f"{preload} does not name {CONTAINER_LIBRARY}")
 
 
-@dataclass(frozen=True)
-class MemoryTotal:
+class MemoryTotal(NamedTuple):
     """The configured `total`, in bytes: the board must have that much memory."""
 
     total: int
@@ -80,8 +79,7 @@ class MemoryTotal:
         )
 
 
-@dataclass(frozen=True)
-class LimitFiles:
+class LimitFiles(NamedTuple):
     """The files of all containers in `directory`, made from `library`."""
 
     directory: Path
