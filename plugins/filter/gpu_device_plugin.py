@@ -1,244 +1,299 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plain manifests of the device plugin and of the DRA driver, made fit for one bundle."""
+"""What role gpu_device_plugin deploys on a board: its decisions, from the board's facts and the settings."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from typing import Any
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypedDict
 
-import yaml
+from ansible.module_utils.compat.version import LooseVersion
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_manifests as manifests,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
 
-# Makes the pods new when an image was built again under the same name.
-IMAGE_ID_ANNOTATION = "jetson-k3s.github.io/image-id"
-# Makes them new when their settings have changed.
-CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
+AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
+THOR = "tegra264"
+# The DaemonSet of each API runs where its label is true.
+API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
 
-# The settings' place, as in plugin/deploy/time-slicing. Their ConfigMap has the name of its DaemonSet.
-CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
-PLUGIN = "tegra-device-plugin"
+PLUGIN_OBJECTS = ["daemonset.apps/tegra-device-plugin", "configmap/tegra-device-plugin"]
+AGENT_OBJECTS = ["daemonset.apps/tegra-gpu-agent"]
+DRIVER_OBJECTS = [
+    *(
+        f"{kind}/tegra-dra-driver"
+        for kind in (
+            *("daemonset.apps", "configmap", "serviceaccount"),
+            *("clusterrole.rbac.authorization.k8s.io", "clusterrolebinding.rbac.authorization.k8s.io"),
+            "validatingadmissionpolicy.admissionregistration.k8s.io",
+            "validatingadmissionpolicybinding.admissionregistration.k8s.io",
+        )
+    ),
+    *(f"deviceclass.resource.k8s.io/{name}gpu.jetson-k3s.github.io" for name in ("", "shared.")),
+]
+# Before this version a server does not know the kinds of DRA, and has never had any.
+DRA_SINCE = "1.34"
+EXTENDED_RESOURCE_SINCE = "1.36"  # pods that ask for nvidia.com/gpu get a claim
+PIDFD_SINCE = "5.3"  # Linux' pidfd_open, by which the agent ends a process
 
-RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
-# The resource name of GPU memory in units, by preset (config/units.py of the plugin).
-MEMORY_RESOURCES = {
-    "none": "jetson-k3s.github.io/gpu-memory",
-    "hami": "nvidia.com/gpumem",
-    "elastic": "elasticgpu.io/gpu-memory",
-    "qgpu": "tke.cloud.tencent.com/qgpu-memory",
-    "vcuda": "tencent.com/vcuda-memory",
-    "gpushare": "aliyun.com/gpu-mem",
-    "koordinator": "koordinator.sh/gpu-memory-ratio",
-}
-# The DRA driver, also the name of its class of exclusive GPUs.
-DRIVER = "gpu.jetson-k3s.github.io"
-# Mounted into containers with a memory limit. The kubelet mounts it, so this is a path of the host.
-LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
-
-# Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
-KOORDLET_DIRECTORY = "/var/run/koordlet"
-
-# A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
-# That would also renew those of boards that are not in the run and have no such image. And it would stop at a
-# board that is off, whose pod counts as unavailable.
-UPDATE_STRATEGY = {"type": "OnDelete"}
-
-# K3s finds NVIDIA's runtime by itself and calls it this; its own RuntimeClass may be disabled.
-RUNTIME_CLASS = {
-    "apiVersion": "node.k8s.io/v1",
-    "kind": "RuntimeClass",
-    "metadata": {"name": "nvidia"},
-    "handler": "nvidia",
-}
+# What the plugin reads of a board, and what it gets of it in a container of its own.
+PATHS = ("/sys", "/dev", "/etc", "/proc/meminfo")
+# Begins the name of the container of a run with containerd. Each run has one of its own.
+CONTAINER = "tegra-device-plugin-command"
+# `ctr run` does not tell a program that its standard input has ended, if that was before the program began.
+# So the settings are an argument, which becomes the program's standard input.
+WITH_SETTINGS = (
+    "import os, runpy, sys; file = os.memfd_create('settings'); os.write(file, sys.argv.pop(1).encode()); "
+    "os.dup2(file, 0); runpy.run_module('tegra_device_plugin', run_name='__main__')"
+)
 
 
-def config_map(name: str, namespace: str, text: str) -> dict[str, Any]:
-    """The plugin's settings, or the driver's, in the cluster."""
+class Settings(TypedDict):
+    """What the inventory says, and what other roles have found."""
+
+    api: str
+    apis: list[str]
+    """gpu_device_plugin_api of all boards of the cluster."""
+    image: str
+    config: dict[str, Any]
+    agent: dict[str, Any]
+    metrics_on_host: bool
+    container_runtime: str
+    credentials: bool
+    """Whether the kubelet has credentials of registries, which Docker takes, too."""
+    strict: bool
+    node: str
+    k3s_version: str
+    """Of the server. Boards may have an older one."""
+
+
+class Agent(TypedDict):
+    """The node agent's settings."""
+
+    enabled: bool
+    mode: str
+    qos_policy: str
+    host_pid: bool
+
+
+class Command(TypedDict):
+    """A container of the plugin's image on the board: arguments of the module container_command."""
+
+    argv: list[str]
+    name: str | None
+    stdin: str | None
+
+
+class Engine(TypedDict):
+    """Commands of the pods' engine, each without the image's name."""
+
+    inspect: list[str]
+    pull: list[str]
+
+
+class Plan(TypedDict):
+    """What the tasks carry out."""
+
+    refused: list[str]
+    """Why these settings cannot be deployed on this board."""
+    api: str
+    image: dict[str, str]
+    """As plugin_image.Image."""
+    loaded: bool
+    """Whether Docker has the image of the bundle already."""
+    engine: Engine
+    labels_command: Command
+    koordinator_command: Command | None
+    """Only with Koordinator's preset."""
+    stands_by: bool
+    """Whether an instance starts with the board's Docker, before the kubelet."""
+    labels: dict[str, str | None]
+    """Labels of the node that say which DaemonSet runs there; None removes one."""
+    absent: list[str]
+    """Objects of the other API and of the agent, which go."""
+    rendering: dict[str, Any]
+    """Arguments of the manifest's filter."""
+
+
+def agent_of(given: Mapping[str, Any]) -> Agent:
+    """The node agent's settings, with their defaults."""
+    chosen = {**AGENT_DEFAULTS, **given}
     return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": {"name": name, "namespace": namespace},
-        "data": {CONFIG_NAME: text},
+        "enabled": boolean(chosen["enabled"]),
+        "mode": chosen["mode"],
+        "qos_policy": chosen["qosPolicy"],
+        "host_pid": boolean(chosen["hostPID"]),
     }
 
 
-def resource(config: dict[str, Any]) -> str:
-    """The extended resource that a plugin with these settings offers: a shared one may have another name.
+def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Iterator[str]:
+    """Why these settings cannot be deployed on this board."""
+    if len(set(settings["apis"])) > 1:
+        yield (
+            "gpu_device_plugin_api differs among the boards of this inventory. Set it for the group "
+            "k3s_cluster: pods of one cluster ask for GPUs in one way."
+        )
+    agent, units = agent_of(settings["agent"]), settings["config"].get("sharing", {}).get("units")
+    if not agent["enabled"]:
+        return
+    if settings["api"] != "device-plugin":
+        yield (
+            f"{board}: gpu_device_plugin_agent works with the device plugin only, and gpu_device_plugin_api "
+            f"is {settings['api']}. Leave one of them out of the inventory."
+        )
+    if agent["mode"] == "evict":
+        if LooseVersion(jetson["kernel"]) < LooseVersion(PIDFD_SINCE):
+            yield (
+                f"{board}: gpu_device_plugin_agent.mode evict needs Linux {PIDFD_SINCE} (pidfd_open), and "
+                f"this board has {jetson['kernel']}. Use `report`: one DaemonSet serves all boards."
+            )
+        if re.match(r"0+[A-Za-z]*$", str((units or {}).get("contextOverhead", "0"))):
+            yield (
+                f"{board}: gpu_device_plugin_agent.mode evict needs contextOverhead in `sharing.units` of "
+                "gpu_device_plugin_config: the GPU memory of one CUDA context. Without it, the agent would "
+                "end pods that keep their limit. Measure a context (docs/sharing.md), or use `report`."
+            )
+    elif jetson["soc"] == THOR and not agent["host_pid"]:
+        yield (
+            f"{board}: set hostPID: true in gpu_device_plugin_agent. This board is a Thor, whose driver "
+            "names processes by the board's own numbers, and the node agent has to see the same."
+        )
+    if agent["qos_policy"] == "burst-share" and units is None:
+        yield (
+            f"{board}: gpu_device_plugin_agent.qosPolicy burst-share divides the GPU's time by the pods' "
+            "shares, and none is configured here. Give gpu_device_plugin_config `sharing.units` "
+            "(docs/sharing.md), or use `best-effort`."
+        )
 
-    Of a GPU in units it is its memory, which is offered last: it needs most to be so. The settings are those
-    that the plugin has accepted on the board.
+
+def engine_of(settings: Settings) -> Engine:
+    """How the pods' engine says what it knows of an image, and how it pulls one."""
+    if settings["container_runtime"] == "containerd":
+        return {"inspect": ["k3s", "crictl", "inspecti"], "pull": ["k3s", "crictl", "pull"]}
+    # With the credentials of the kubelet, where role k3s has written them.
+    config = ["--config", "/var/lib/kubelet"] if settings["credentials"] else []
+    return {"inspect": ["docker", "image", "inspect"], "pull": ["docker", *config, "pull", "--quiet"]}
+
+
+def command(
+    arguments: list[str], image: plugin_image.Image, settings: Settings, stdin: str | None
+) -> Command:
+    """The plugin's image on the board itself, before there is a DaemonSet."""
+    if settings["container_runtime"] == "docker":
+        volumes = [f"--volume={path}:/host{path}:ro" for path in PATHS]
+        run = ["docker", "run", "--rm", "--network=none", "--read-only"]
+        options = [*(["--interactive"] if stdin else []), *volumes]
+        return {"argv": [*run, *options, image.name, *arguments], "name": None, "stdin": stdin}
+    # containerd has an image of a registry by its digest.
+    name = re.sub(r":[^:/]+@", "@", image.name)
+    if image.source != "registry":
+        name = f"docker.io/library/{image.name}"
+    mounts = [f"--mount=type=bind,src={path},dst=/host{path},options=rbind:ro" for path in PATHS]
+    run = ["k3s", "ctr", "--namespace=k8s.io", "run", "--rm", "--read-only", *mounts]
+    # Arguments replace the image's entrypoint here.
+    program = ["-c", WITH_SETTINGS, stdin] if stdin else ["-m", "tegra_device_plugin"]
+    argv = [*run, name, CONTAINER, "python3.11", *program, *arguments]
+    return {"argv": argv, "name": CONTAINER, "stdin": stdin}
+
+
+def labels_command(image: plugin_image.Image, settings: Settings) -> Command:
+    """The command that prints the node's labels. How many share the GPU is among them."""
+    agent, config = agent_of(settings["agent"]), settings["config"]
+    arguments = ["labels", "--host-root=/host", "--output=json"]
+    arguments += ["--config=/dev/stdin"] if config else []
+    arguments += [f"--qos-policy={agent['qos_policy']}"] if agent["enabled"] else []
+    return command(arguments, image, settings, json.dumps(config) if config else None)
+
+
+def koordinator_command(image: plugin_image.Image, settings: Settings) -> Command | None:
+    """The command that prints Koordinator's Device of the node, with its preset."""
+    config = settings["config"]
+    units = config.get("sharing", {}).get("units", {})
+    if units.get("preset") != "koordinator":
+        return None
+    arguments = ["koordinator-device", "--host-root=/host", "--config=/dev/stdin", settings["node"]]
+    return command(arguments, image, settings, json.dumps(config))
+
+
+def absent_objects(settings: Settings) -> list[str]:
+    """Objects of the other API and of the agent, as `kubectl delete` takes them."""
+    if settings["api"] == "dra":
+        return [*PLUGIN_OBJECTS, *AGENT_OBJECTS]
+    knows_dra = LooseVersion(settings["k3s_version"].lstrip("v")) >= LooseVersion(DRA_SINCE)
+    agent = [] if agent_of(settings["agent"])["enabled"] else AGENT_OBJECTS
+    return [*agent, *(DRIVER_OBJECTS if knows_dra else [])]
+
+
+def rendering(image: plugin_image.Image, settings: Settings) -> dict[str, Any]:
+    """Arguments of the filter that renders the manifest of this API."""
+    common = {
+        "image": image.name,
+        "image_id": image.identity,
+        "container_runtime": settings["container_runtime"],
+        "config": settings["config"],
+        "metrics_on_host": boolean(settings["metrics_on_host"]),
+    }
+    if settings["api"] == "dra":
+        version = LooseVersion(settings["k3s_version"].lstrip("v"))
+        return common | {"extended_resource": version >= LooseVersion(EXTENDED_RESOURCE_SINCE)}
+    agent = agent_of(settings["agent"])
+    return common | {"strict": boolean(settings["strict"]), "agent": agent if agent["enabled"] else None}
+
+
+def offers(config: dict[str, Any], api: str) -> dict[str, int]:
+    """What the node offers when all is well, at least: an extended resource, or devices of the DRA driver."""
+    return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
+
+
+def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings, board: str) -> Plan:
+    """What is deployed on a board.
+
+    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory.
     """
-    if units := config.get("sharing", {}).get("units"):
-        return _full_name(units.get("memoryResource") or MEMORY_RESOURCES[units.get("preset", "none")])
-    gpus = config.get("resources", {}).get("gpus", [])
-    name = _full_name(gpus[0]["name"]) if gpus else RESOURCE
-    slicing = config.get("sharing", {}).get("timeSlicing", {})
-    for shared in slicing.get("resources", []):
-        if "rename" in shared:
-            return _full_name(shared["rename"])
-        if slicing.get("renameByDefault"):
-            return f"{name}.shared"
-    return name
+    image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
+    docker = jetson["docker"]
+    in_docker = settings["container_runtime"] == "docker"
+    return {
+        "refused": list(refusals(jetson, settings, board)),
+        "api": settings["api"],
+        "image": image._asdict(),
+        "loaded": image.name in docker["images"],
+        "engine": engine_of(settings),
+        "labels_command": labels_command(image, settings),
+        "koordinator_command": koordinator_command(image, settings),
+        # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
+        # driver by itself.
+        "stands_by": settings["api"] == "device-plugin" and (in_docker or bool(docker["running"])),
+        "labels": {label: "true" if api == settings["api"] else None for api, label in API_LABELS.items()},
+        "absent": absent_objects(settings),
+        "rendering": rendering(image, settings),
+    }
 
 
-def _full_name(name: str) -> str:
-    """NVIDIA's format leaves its own prefix out."""
-    return name if "/" in name else f"nvidia.com/{name}"
+class Sources(NamedTuple):
+    """Texts of the plain manifests, in plugin/deploy."""
+
+    plugin: str
+    agent: str
+    agent_rights: str
+    driver: list[str]
 
 
-def with_settings(template: dict[str, Any], name: str, text: str) -> None:
-    """Have the pods of a template read their settings from the ConfigMap of that name."""
-    template["metadata"]["annotations"][CONFIG_ANNOTATION] = hashlib.sha256(text.encode()).hexdigest()
-    template["spec"].setdefault("volumes", []).append({"name": "config", "configMap": {"name": name}})
-    for container in template["spec"]["containers"]:
-        file = {"name": "CONFIG_FILE", "value": f"{CONFIG_DIRECTORY}/{CONFIG_NAME}"}
-        container.setdefault("env", []).append(file)
-        mount = {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True}
-        container.setdefault("volumeMounts", []).append(mount)
-
-
-def with_host_directory(
-    spec: dict[str, Any], name: str, path: str, mount_path: str, *, read_only: bool = False
-) -> None:
-    """Mount a directory of the board into the containers of a specification."""
-    directory = {"path": path, "type": "DirectoryOrCreate"}
-    spec.setdefault("volumes", []).append({"name": name, "hostPath": directory})
-    for container in spec["containers"]:
-        mount = {"name": name, "mountPath": mount_path} | ({"readOnly": True} if read_only else {})
-        container.setdefault("volumeMounts", []).append(mount)
-
-
-def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
-    """Run this image, never from a registry; only the run of a board renews its pod."""
-    daemonset["spec"]["updateStrategy"] = UPDATE_STRATEGY
-    template = daemonset["spec"]["template"]
-    template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
-    for container in template["spec"]["containers"]:
-        container["image"] = image
-        container["imagePullPolicy"] = "Never"
-
-
-def with_host_ports(spec: dict[str, Any]) -> None:
-    """Serve the metrics of a specification's pods at the same port of the board."""
-    for container in spec["containers"]:
-        for port in container["ports"]:
-            if port["name"] == "metrics":
-                port["hostPort"] = port["containerPort"]
-
-
-def chosen_agent(
-    manifest: str, rights: dict[str, Any], mode: str, qos_policy: str, host_pid: bool = False
-) -> dict[str, Any]:
-    """The node agent's DaemonSet with those `rights` that its mode and policy need, and no more."""
-    document: dict[str, Any] = yaml.safe_load(manifest)
-    needed = [rights.get(choice, {}) for choice in (mode, qos_policy)]
-    spec = document["spec"]["template"]["spec"]
-    if host_pid or any(one.get("hostPID") for one in needed):
-        spec["hostPID"] = True
-    for container in spec["containers"]:
-        container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
-        context = container["securityContext"]
-        for one in needed:
-            context = {**context, **one.get("securityContext", {})}
-        container["securityContext"] = {key: value for key, value in context.items() if value is not None}
-    return document
-
-
-def rendered(
-    manifest: str,
-    image: str,
-    image_id: str,
-    container_runtime: str,
-    strict: bool,
-    *,
-    config: dict[str, Any] | None = None,
-    agent: dict[str, Any] | None = None,
-    metrics_on_host: bool = False,
-) -> str:
-    """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
-
-    For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
-    units of GPU memory, the pods get the directory of the memory limit as well.
-    `agent` has the node agent's manifest, rights, mode and policy, if it is wanted. With `metrics_on_host`
-    the metrics are at the board's own ports as well.
-    """
-    plugin: dict[str, Any] = yaml.safe_load(manifest)
-    spec = plugin["spec"]["template"]["spec"]
-    if strict:
-        for container in spec["containers"]:
-            container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
-    documents = [plugin]
-    if agent:
-        documents.append(chosen_agent(**agent))
-    for document in documents:
-        with_image(document, image, image_id)
-        template = document["spec"]["template"]
-        if metrics_on_host:
-            with_host_ports(template["spec"])
-        if config:
-            with_settings(template, PLUGIN, json.dumps(config, indent=2))
-            if units := config.get("sharing", {}).get("units"):
-                path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
-                read_only = document is not plugin
-                with_host_directory(template["spec"], "gpu-limit", path, path, read_only=read_only)
-                if document is plugin and units.get("preset") == "koordinator":
-                    with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
-    if config:
-        documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
-    if container_runtime == "containerd":
-        documents.append(RUNTIME_CLASS)
-    return _joined(documents)
-
-
-def rendered_driver(
-    manifests: list[str],
-    image: str,
-    image_id: str,
-    *,
-    extended_resource: bool,
-    container_runtime: str = "docker",
-    config: dict[str, Any] | None = None,
-    metrics_on_host: bool = False,
-) -> str:
-    """The manifests of the DRA driver as JSON documents, with this image and never from a registry.
-
-    With `extended_resource` pods that ask for nvidia.com/gpu are served as well, which Kubernetes before 1.36
-    cannot. `config` are the driver's settings, as a ConfigMap. With containerd, which is 2.0 or newer in each
-    K3s with DRA, CDI specs have the groups of the device nodes. A Docker engine's version is not known here.
-    """
-    documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
-    (driver,) = (document for document in documents if document["kind"] == "DaemonSet")
-    with_image(driver, image, image_id)
-    template = driver["spec"]["template"]
-    if metrics_on_host:
-        with_host_ports(template["spec"])
-    flags = (config or {}).get("flags", {}).get("plugin", {})
-    if container_runtime == "containerd" and "cdiVersion" not in flags:
-        for container in template["spec"]["containers"]:
-            container["args"] = [*container["args"], "--cdi-version=0.7.0"]
-    if config:
-        if directory := flags.get("gpuLimitDir"):
-            _move_limit(template["spec"], directory)
-        name, text = driver["metadata"]["name"], json.dumps(config, indent=2)
-        with_settings(template, name, text)
-        documents.append(config_map(name, driver["metadata"]["namespace"], text))
-    if extended_resource:
-        (whole,) = (document for document in documents if document["metadata"]["name"] == DRIVER)
-        whole["spec"]["extendedResourceName"] = RESOURCE
-    return _joined(documents)
-
-
-def _move_limit(spec: dict[str, Any], directory: str) -> None:
-    (volume,) = (one for one in spec["volumes"] if one["name"] == "gpu-limit")
-    volume["hostPath"]["path"] = directory
-    for container in spec["containers"]:
-        (mount,) = (one for one in container["volumeMounts"] if one["name"] == "gpu-limit")
-        mount["mountPath"] = directory
-
-
-def _joined(documents: list[dict[str, Any]]) -> str:
-    # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".
-    return "".join(f"---\n{json.dumps(document, indent=2)}\n" for document in documents)
+def manifest(planned: Plan, sources: Mapping[str, Any]) -> str:
+    """The manifest that a plan deploys, made from the texts of the plain ones (`Sources`)."""
+    texts, given = Sources(**sources), dict(planned["rendering"])
+    if planned["api"] == "dra":
+        return manifests.rendered_driver(texts.driver, **given)
+    if agent := given.pop("agent"):
+        given["agent"] = {
+            "manifest": texts.agent,
+            "rights": json.loads(texts.agent_rights),
+            **{key: agent[key] for key in ("mode", "qos_policy", "host_pid")},
+        }
+    return manifests.rendered(texts.plugin, **given)
 
 
 class FilterModule:
@@ -247,7 +302,8 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
         return {
-            "gpu_device_plugin_rendered": rendered,
-            "gpu_device_plugin_resource": resource,
-            "gpu_device_plugin_driver_rendered": rendered_driver,
+            "gpu_device_plugin_plan": plan,
+            "gpu_device_plugin_manifest": manifest,
+            "gpu_device_plugin_offers": offers,
+            "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
         }

@@ -19,6 +19,8 @@ LABEL = re.compile(r"(nvidia[.]com|jetson-k3s[.]github[.]io)/[A-Za-z0-9]([-A-Za-
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 DEVICE_LABEL = re.compile(r"node[.]koordinator[.]sh/gpu-(vendor|model)")
 API_VERSION, KIND = "scheduling.koordinator.sh/v1alpha1", "Device"
+# The node agent's, printed while the agent is wanted.
+SHARE_LABEL = "jetson-k3s.github.io/gpu-share"
 MANAGED_BY = {"app.kubernetes.io/managed-by": "jetson-k3s"}
 
 
@@ -48,6 +50,11 @@ def labels(text: str) -> dict[str, str]:
                 " was not labelled. Check who has changed the board, or the plugin's image on it."
             )
     return found
+
+
+def node_labels(text: str, planned: dict[str, str | None]) -> dict[str, str | None]:
+    """All labels that the node gets: those that the plugin prints, and the planned ones. None removes one."""
+    return {SHARE_LABEL: None, **labels(text), **planned}
 
 
 def device(text: str, node: str) -> dict[str, Any] | None:
@@ -88,6 +95,6 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
         return {
-            "gpu_device_plugin_labels": lambda text: wrap_var(labels(text)),
+            "gpu_device_plugin_node_labels": lambda *given: wrap_var(node_labels(*given)),
             "gpu_device_plugin_device": lambda text, node: wrap_var(device(text, node)),
         }

@@ -11,11 +11,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
-
-ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
 
 
 def answers_of(results: list[Facts], servers: list[str]) -> dict[str, Facts | None]:
@@ -180,12 +179,12 @@ def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> l
     if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
     deviceQuery are the owner's own.
     """
-    suffix = ARCHITECTURES.get(arch, arch)
+    suffix = plugin_image.ARCHITECTURES.get(arch, arch)
     k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
     return [
         "bundle.yml",
         *k3s,
-        *([] if image else [f"tegra-device-plugin-{suffix}.tar.gz"]),
+        *([] if image else [plugin_image.archive_name(arch)]),
         *(name for name in listed if name.startswith("device-query-") and name.endswith(f"-{suffix}.tar.gz")),
     ]
 
@@ -222,7 +221,7 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: 
 
 def findings_without_bundle(built: Facts, arch: str, image: str) -> list[Finding]:
     """What is wrong where K3s is downloaded. A plugin's image that is missing is built by site.yml."""
-    name = f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
+    name = plugin_image.archive_name(arch)
     problem = None if image else built["files"].get(name, {"error": None})["error"]
     if problem is None:
         return []

@@ -27,7 +27,7 @@ from tools.process import run
 pytestmark = pytest.mark.lab
 
 DEPLOY = CHART.parent
-ROLE = CHECKOUT / "plugins/filter/gpu_device_plugin.py"
+ROLE = CHECKOUT / "plugins/plugin_utils/gpu_device_plugin_manifests.py"
 # The oldest and the newest whose schemas are at hand, and the first with resource.k8s.io/v1.
 KUBERNETES = ("1.25", "1.37")
 KUBERNETES_WITH_DRA = ("1.34", "1.37")

@@ -93,12 +93,15 @@ BUILD = """\
 - hosts: server
   gather_facts: false
   tasks:
-    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.set_fact:
+        jetson: {arch: aarch64, kernel: 5.15.148-tegra, soc: tegra234, docker: {running: true, images: {}}}
+        cacheable: true
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: build}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: plan}
     - ansible.builtin.debug:
         msg: >-
-          {{ __gpu_device_plugin_image_name }} {{ __gpu_device_plugin_image_id }}
+          {{ __gpu_device_plugin_plan.image.name }} {{ __gpu_device_plugin_plan.image.identity }}
           {{ preflight_bundle_info.path }}
 """
 IMAGE = f"registry.example:5000/tegra-device-plugin:1@sha256:{'0' * 64}"

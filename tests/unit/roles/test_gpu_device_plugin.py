@@ -16,11 +16,14 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as plugin_role
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as planning
 from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.modules import container_command, koordinator_device
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_api_users as api_users
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_manifest as manifest
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_manifests as manifests,
+)
 from tegra_device_plugin import plugin
 from tegra_device_plugin.agent import node_agent
 from tegra_device_plugin.cli import find_command
@@ -43,12 +46,12 @@ DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daem
 
 def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[Data]:
     """The objects of plugin and agent. Most of them tests/chart compares in full with the chart's."""
-    text = plugin_role.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
+    text = manifests.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
 def driver(**more: Any) -> list[Data]:
-    text = plugin_role.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
+    text = manifests.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
     return [json.loads(part) for part in text.split("---\n")[1:]]
 
 
@@ -173,16 +176,14 @@ def test_the_plain_manifests_have_settings_of_the_plugin() -> None:
 
 
 def test_settings_reach_a_program_without_a_standard_input() -> None:
-    variables = yaml.safe_load((ROLES / "gpu_device_plugin/vars/main.yml").read_text())
     given = json.dumps({"version": "v1", "sharing": {"timeSlicing": {"resources": [SHARED]}}})
-    program = variables["__gpu_device_plugin_with_settings"]
-    asked = [sys.executable, "-c", program, given, "config", "check", "/dev/stdin"]
+    asked = [sys.executable, "-c", planning.WITH_SETTINGS, given, "config", "check", "/dev/stdin"]
     said = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
     assert "good: 2 x nvidia.com/gpu" in said.stdout
 
 
 def test_the_role_knows_every_preset() -> None:
-    assert {name: preset.memory.name for name, preset in PRESETS.items()} == plugin_role.MEMORY_RESOURCES
+    assert {name: preset.memory.name for name, preset in PRESETS.items()} == manifests.MEMORY_RESOURCES
 
 
 @pytest.mark.parametrize(
@@ -262,8 +263,8 @@ def test_role_waits_for_the_plugins_resource(settings: Data, tmp_path: Path) -> 
     file.write_text(json.dumps({"version": "v1", **settings}))
     offered = config.load_plugin(file, {}, {})
     waited_for = offered.units.memory.name if offered.units else offered.resource
-    assert plugin_role.resource({"version": "v1", **settings}) == waited_for
-    assert plugin_role.resource({}) == "nvidia.com/gpu"
+    assert manifests.resource({"version": "v1", **settings}) == waited_for
+    assert manifests.resource({}) == "nvidia.com/gpu"
 
 
 @pytest.mark.parametrize(

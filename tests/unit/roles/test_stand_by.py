@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as plugin_role
 from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_stand_by as to_container
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts, k3s_reset
 from ansible_collections.jetson_k3s.cluster.plugins.modules import stand_by_container as container
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_manifests as manifests,
+)
 
 from tests.unit.roles.places import ROLES, Data
 
@@ -22,7 +24,7 @@ UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "preset": 
 
 
 def manifest(image: str = "plugin:9", strict: bool = False, **more: Any) -> str:
-    return str(plugin_role.rendered(PLAIN, image, "sha256:ab", "docker", strict, **more))
+    return str(manifests.rendered(PLAIN, image, "sha256:ab", "docker", strict, **more))
 
 
 def pod(text: str) -> Data:

@@ -1,0 +1,241 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The plain manifests of the device plugin and of the DRA driver, made fit for one bundle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import yaml
+
+# Makes the pods new when an image was built again under the same name.
+IMAGE_ID_ANNOTATION = "jetson-k3s.github.io/image-id"
+# Makes them new when their settings have changed.
+CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
+
+# The settings' place, as in plugin/deploy/time-slicing. Their ConfigMap has the name of its DaemonSet.
+CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
+PLUGIN = "tegra-device-plugin"
+
+RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
+# The resource name of GPU memory in units, by preset (config/units.py of the plugin).
+MEMORY_RESOURCES = {
+    "none": "jetson-k3s.github.io/gpu-memory",
+    "hami": "nvidia.com/gpumem",
+    "elastic": "elasticgpu.io/gpu-memory",
+    "qgpu": "tke.cloud.tencent.com/qgpu-memory",
+    "vcuda": "tencent.com/vcuda-memory",
+    "gpushare": "aliyun.com/gpu-mem",
+    "koordinator": "koordinator.sh/gpu-memory-ratio",
+}
+# The DRA driver, also the name of its class of exclusive GPUs.
+DRIVER = "gpu.jetson-k3s.github.io"
+# Mounted into containers with a memory limit. The kubelet mounts it, so this is a path of the host.
+LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
+
+# Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
+KOORDLET_DIRECTORY = "/var/run/koordlet"
+
+# A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
+# That would also renew those of boards that are not in the run and have no such image. And it would stop at a
+# board that is off, whose pod counts as unavailable.
+UPDATE_STRATEGY = {"type": "OnDelete"}
+
+# K3s finds NVIDIA's runtime by itself and calls it this; its own RuntimeClass may be disabled.
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+
+
+def config_map(name: str, namespace: str, text: str) -> dict[str, Any]:
+    """The plugin's settings, or the driver's, in the cluster."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": name, "namespace": namespace},
+        "data": {CONFIG_NAME: text},
+    }
+
+
+def resource(config: dict[str, Any]) -> str:
+    """The extended resource that a plugin with these settings offers: a shared one may have another name.
+
+    Of a GPU in units it is its memory, which is offered last: it needs most to be so. The settings are those
+    that the plugin has accepted on the board.
+    """
+    if units := config.get("sharing", {}).get("units"):
+        return _full_name(units.get("memoryResource") or MEMORY_RESOURCES[units.get("preset", "none")])
+    gpus = config.get("resources", {}).get("gpus", [])
+    name = _full_name(gpus[0]["name"]) if gpus else RESOURCE
+    slicing = config.get("sharing", {}).get("timeSlicing", {})
+    for shared in slicing.get("resources", []):
+        if "rename" in shared:
+            return _full_name(shared["rename"])
+        if slicing.get("renameByDefault"):
+            return f"{name}.shared"
+    return name
+
+
+def _full_name(name: str) -> str:
+    """NVIDIA's format leaves its own prefix out."""
+    return name if "/" in name else f"nvidia.com/{name}"
+
+
+def with_settings(template: dict[str, Any], name: str, text: str) -> None:
+    """Have the pods of a template read their settings from the ConfigMap of that name."""
+    template["metadata"]["annotations"][CONFIG_ANNOTATION] = hashlib.sha256(text.encode()).hexdigest()
+    template["spec"].setdefault("volumes", []).append({"name": "config", "configMap": {"name": name}})
+    for container in template["spec"]["containers"]:
+        file = {"name": "CONFIG_FILE", "value": f"{CONFIG_DIRECTORY}/{CONFIG_NAME}"}
+        container.setdefault("env", []).append(file)
+        mount = {"name": "config", "mountPath": CONFIG_DIRECTORY, "readOnly": True}
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_host_directory(
+    spec: dict[str, Any], name: str, path: str, mount_path: str, *, read_only: bool = False
+) -> None:
+    """Mount a directory of the board into the containers of a specification."""
+    directory = {"path": path, "type": "DirectoryOrCreate"}
+    spec.setdefault("volumes", []).append({"name": name, "hostPath": directory})
+    for container in spec["containers"]:
+        mount = {"name": name, "mountPath": mount_path} | ({"readOnly": True} if read_only else {})
+        container.setdefault("volumeMounts", []).append(mount)
+
+
+def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
+    """Run this image, never from a registry; only the run of a board renews its pod."""
+    daemonset["spec"]["updateStrategy"] = UPDATE_STRATEGY
+    template = daemonset["spec"]["template"]
+    template.setdefault("metadata", {}).setdefault("annotations", {})[IMAGE_ID_ANNOTATION] = image_id
+    for container in template["spec"]["containers"]:
+        container["image"] = image
+        container["imagePullPolicy"] = "Never"
+
+
+def with_host_ports(spec: dict[str, Any]) -> None:
+    """Serve the metrics of a specification's pods at the same port of the board."""
+    for container in spec["containers"]:
+        for port in container["ports"]:
+            if port["name"] == "metrics":
+                port["hostPort"] = port["containerPort"]
+
+
+def chosen_agent(
+    manifest: str, rights: dict[str, Any], mode: str, qos_policy: str, host_pid: bool = False
+) -> dict[str, Any]:
+    """The node agent's DaemonSet with those `rights` that its mode and policy need, and no more."""
+    document: dict[str, Any] = yaml.safe_load(manifest)
+    needed = [rights.get(choice, {}) for choice in (mode, qos_policy)]
+    spec = document["spec"]["template"]["spec"]
+    if host_pid or any(one.get("hostPID") for one in needed):
+        spec["hostPID"] = True
+    for container in spec["containers"]:
+        container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
+        context = container["securityContext"]
+        for one in needed:
+            context = {**context, **one.get("securityContext", {})}
+        container["securityContext"] = {key: value for key, value in context.items() if value is not None}
+    return document
+
+
+def rendered(
+    manifest: str,
+    image: str,
+    image_id: str,
+    container_runtime: str,
+    strict: bool,
+    *,
+    config: dict[str, Any] | None = None,
+    agent: dict[str, Any] | None = None,
+    metrics_on_host: bool = False,
+) -> str:
+    """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
+
+    For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
+    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
+    units of GPU memory, the pods get the directory of the memory limit as well.
+    `agent` has the node agent's manifest, rights, mode and policy, if it is wanted. With `metrics_on_host`
+    the metrics are at the board's own ports as well.
+    """
+    plugin: dict[str, Any] = yaml.safe_load(manifest)
+    spec = plugin["spec"]["template"]["spec"]
+    if strict:
+        for container in spec["containers"]:
+            container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
+    documents = [plugin]
+    if agent:
+        documents.append(chosen_agent(**agent))
+    for document in documents:
+        with_image(document, image, image_id)
+        template = document["spec"]["template"]
+        if metrics_on_host:
+            with_host_ports(template["spec"])
+        if config:
+            with_settings(template, PLUGIN, json.dumps(config, indent=2))
+            if units := config.get("sharing", {}).get("units"):
+                path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
+                read_only = document is not plugin
+                with_host_directory(template["spec"], "gpu-limit", path, path, read_only=read_only)
+                if document is plugin and units.get("preset") == "koordinator":
+                    with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
+    if config:
+        documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
+    if container_runtime == "containerd":
+        documents.append(RUNTIME_CLASS)
+    return _joined(documents)
+
+
+def rendered_driver(
+    manifests: list[str],
+    image: str,
+    image_id: str,
+    *,
+    extended_resource: bool,
+    container_runtime: str = "docker",
+    config: dict[str, Any] | None = None,
+    metrics_on_host: bool = False,
+) -> str:
+    """The manifests of the DRA driver as JSON documents, with this image and never from a registry.
+
+    With `extended_resource` pods that ask for nvidia.com/gpu are served as well, which Kubernetes before 1.36
+    cannot. `config` are the driver's settings, as a ConfigMap. With containerd, which is 2.0 or newer in each
+    K3s with DRA, CDI specs have the groups of the device nodes. A Docker engine's version is not known here.
+    """
+    documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
+    (driver,) = (document for document in documents if document["kind"] == "DaemonSet")
+    with_image(driver, image, image_id)
+    template = driver["spec"]["template"]
+    if metrics_on_host:
+        with_host_ports(template["spec"])
+    flags = (config or {}).get("flags", {}).get("plugin", {})
+    if container_runtime == "containerd" and "cdiVersion" not in flags:
+        for container in template["spec"]["containers"]:
+            container["args"] = [*container["args"], "--cdi-version=0.7.0"]
+    if config:
+        if directory := flags.get("gpuLimitDir"):
+            _move_limit(template["spec"], directory)
+        name, text = driver["metadata"]["name"], json.dumps(config, indent=2)
+        with_settings(template, name, text)
+        documents.append(config_map(name, driver["metadata"]["namespace"], text))
+    if extended_resource:
+        (whole,) = (document for document in documents if document["metadata"]["name"] == DRIVER)
+        whole["spec"]["extendedResourceName"] = RESOURCE
+    return _joined(documents)
+
+
+def _move_limit(spec: dict[str, Any], directory: str) -> None:
+    (volume,) = (one for one in spec["volumes"] if one["name"] == "gpu-limit")
+    volume["hostPath"]["path"] = directory
+    for container in spec["containers"]:
+        (mount,) = (one for one in container["volumeMounts"] if one["name"] == "gpu-limit")
+        mount["mountPath"] = directory
+
+
+def _joined(documents: list[dict[str, Any]]) -> str:
+    # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".
+    return "".join(f"---\n{json.dumps(document, indent=2)}\n" for document in documents)

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What role gpu_device_plugin decides: the source of the image, what is refused, what goes, what comes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as planning
+from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+
+from tests.unit.roles.places import ROLES, Data
+
+ARCHIVE, NAME = "tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin:9"
+BUNDLE: Data = {
+    "indexed": True,
+    "versions": {"k3s_version": "v1.36.5+k3s1", "plugin_image": NAME},
+    "files": {ARCHIVE: {"images": {NAME: "sha256:ab"}}},
+}
+BUILT: Data = {"indexed": False, "versions": {"k3s_version": "v1.36.5+k3s1"}, "files": BUNDLE["files"]}
+NOTHING: Data = BUILT | {"files": {}}
+REGISTRY = f"registry.example:5000/plugin:9@sha256:{'0' * 64}"
+JETSON: Data = {
+    "arch": "aarch64",
+    "kernel": "5.15.148-tegra",
+    "soc": "tegra234",
+    "docker": {"running": True, "images": {}},
+}
+SETTINGS: Data = {
+    "api": "device-plugin",
+    "apis": ["device-plugin", "device-plugin"],
+    "image": "",
+    "config": {},
+    "agent": {"enabled": False},
+    "metrics_on_host": False,
+    "container_runtime": "docker",
+    "credentials": False,
+    "strict": False,
+    "node": "jetson-1",
+    "k3s_version": "v1.36.5+k3s1",
+}
+UNITS = {"version": "v1", "sharing": {"units": {"contextOverhead": "400Mi"}}}
+EVICT = {"enabled": True, "mode": "evict"}
+
+
+def plan(jetson: Data | None = None, bundle: Data = BUNDLE, **settings: Any) -> planning.Plan:
+    return planning.plan(JETSON | (jetson or {}), bundle, {**SETTINGS, **settings}, "jetson-1")
+
+
+@pytest.mark.parametrize(
+    ("image", "bundle", "expected"),
+    [
+        ("", BUNDLE, ("bundle", NAME, "sha256:ab")),
+        # A bundle made by hand names no image.
+        ("", BUNDLE | {"versions": {}}, ("bundle", NAME, "sha256:ab")),
+        ("", BUILT, ("built", NAME, "sha256:ab")),
+        # Check mode, before anything was built.
+        ("", NOTHING, ("built", "tegra-device-plugin", "")),
+        (REGISTRY, BUNDLE, ("registry", REGISTRY, f"sha256:{'0' * 64}")),
+        (REGISTRY, NOTHING, ("registry", REGISTRY, f"sha256:{'0' * 64}")),
+    ],
+)
+def test_the_image_comes_from_the_registry_the_bundle_or_this_computer(
+    image: str, bundle: Data, expected: tuple[str, str, str]
+) -> None:
+    found = plan(bundle=bundle, image=image)["image"]
+    assert (found["source"], found["name"], found["identity"]) == expected
+    assert found["archive"] == ARCHIVE
+
+
+@pytest.mark.parametrize(
+    ("image", "bundle", "archs", "expected"),
+    [
+        ("", NOTHING, ["aarch64", "aarch64", "x86_64"], ["amd64", "arm64"]),
+        ("", BUILT, ["aarch64", "x86_64"], ["amd64"]),
+        ("", BUILT, ["aarch64"], []),
+        ("", BUNDLE | {"files": {}}, ["aarch64"], []),  # preflight refuses such a bundle
+        (REGISTRY, NOTHING, ["aarch64"], []),
+    ],
+)
+def test_images_are_built_where_nothing_else_has_them(
+    image: str, bundle: Data, archs: list[str], expected: list[str]
+) -> None:
+    assert plugin_image.unbuilt(image, bundle, archs) == expected
+
+
+@pytest.mark.parametrize(
+    ("jetson", "settings", "reason"),
+    [
+        ({}, {}, None),
+        ({}, {"apis": ["dra", "device-plugin"]}, "differs among the boards"),
+        ({}, {"agent": {"enabled": True}, "api": "dra"}, "works with the device plugin only"),
+        ({}, {"agent": {"enabled": "true"}, "api": "dra"}, "works with the device plugin only"),
+        ({}, {"agent": {"enabled": "false"}, "api": "dra"}, None),
+        ({}, {"agent": EVICT, "config": UNITS}, None),
+        ({"kernel": "4.9.337-tegra"}, {"agent": EVICT, "config": UNITS}, "this board has 4.9.337-tegra"),
+        ({"kernel": "4.9.337-tegra"}, {"agent": {"enabled": True}}, None),
+        ({}, {"agent": EVICT}, "needs contextOverhead"),
+        (
+            {},
+            {"agent": EVICT, "config": {"sharing": {"units": {"contextOverhead": "0Mi"}}}},
+            "needs contextOv",
+        ),
+        ({"soc": "tegra264"}, {"agent": {"enabled": True}}, "is a Thor"),
+        ({"soc": "tegra264"}, {"agent": {"enabled": True, "hostPID": True}}, None),
+        ({"soc": "tegra264"}, {"agent": EVICT, "config": UNITS}, None),
+        ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}}, "none is configured here"),
+        ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}, "config": UNITS}, None),
+    ],
+)
+def test_settings_that_do_not_go_together_are_refused(
+    jetson: Data, settings: Data, reason: str | None
+) -> None:
+    refused = plan(jetson, **settings)["refused"]
+    assert ([reason in one for one in refused] == [True]) if reason else (refused == [])
+
+
+@pytest.mark.parametrize(
+    ("settings", "running", "expected"),
+    [
+        ({}, True, True),
+        ({}, False, True),  # role nvidia_docker starts it
+        ({"container_runtime": "containerd"}, True, True),
+        ({"container_runtime": "containerd"}, False, False),
+        ({"api": "dra"}, True, False),
+    ],
+)
+def test_an_instance_stands_by_where_docker_is(settings: Data, running: bool, expected: bool) -> None:
+    assert plan({"docker": {"running": running, "images": {}}}, **settings)["stands_by"] is expected
+
+
+def absent(**settings: Any) -> set[str]:
+    return {one.partition("/")[2] for one in plan(**settings)["absent"]}
+
+
+def test_objects_of_the_other_api_and_of_the_agent_go() -> None:
+    assert absent(api="dra") == {"tegra-device-plugin", "tegra-gpu-agent"}
+    driver = {"tegra-dra-driver", "gpu.jetson-k3s.github.io", "shared.gpu.jetson-k3s.github.io"}
+    assert absent() == driver | {"tegra-gpu-agent"}
+    assert absent(agent={"enabled": True}) == driver
+    assert absent(k3s_version="v1.33.5+k3s1") == {"tegra-gpu-agent"}  # which knows no kind of DRA
+
+
+def test_everything_of_the_drivers_manifest_goes() -> None:
+    deploy = ROLES.parent / "plugin/deploy/dra"
+    kept = {"Namespace", "ConfigMap"}
+    texts = ((deploy / name).read_text() for name in ("cluster.yaml", "daemonset.yaml"))
+    objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
+    named = {(one["kind"].lower(), one["metadata"]["name"]) for one in objects if one["kind"] not in kept}
+    gone = {(one.partition("/")[0].partition(".")[0], one.partition("/")[2]) for one in plan()["absent"]}
+    assert named <= gone
+
+
+def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
+    plugin, dra = "jetson-k3s.github.io/device-plugin", "jetson-k3s.github.io/dra"
+    assert plan()["labels"] == {plugin: "true", dra: None}
+    assert plan(api="dra")["labels"] == {plugin: None, dra: "true"}
+    share = "jetson-k3s.github.io/gpu-share"
+    planned = {plugin: "true", dra: None}
+    assert answers.node_labels("", planned) == {share: None, **planned}
+    # The board has no say in which DaemonSet runs there.
+    printed = json.dumps({share: "units", plugin: "false"})
+    assert answers.node_labels(printed, planned) == {share: "units", **planned}
+
+
+@pytest.mark.parametrize(
+    ("api", "config", "expected"),
+    [
+        ("device-plugin", {}, "nvidia.com/gpu"),
+        ("device-plugin", UNITS, "jetson-k3s.github.io/gpu-memory"),
+        ("dra", UNITS, "gpu.jetson-k3s.github.io"),
+    ],
+)
+def test_the_run_waits_for_what_the_node_will_offer(api: str, config: Data, expected: str) -> None:
+    assert planning.offers(config, api) == {expected: 1}
+
+
+def test_a_board_runs_the_plugins_image_by_its_engine() -> None:
+    docker = plan(config=UNITS)["labels_command"]
+    assert docker["argv"][:4] == ["docker", "run", "--rm", "--network=none"]
+    assert "--interactive" in docker["argv"]
+    assert docker["argv"][docker["argv"].index(NAME) + 1 :] == [
+        *("labels", "--host-root=/host", "--output=json", "--config=/dev/stdin")
+    ]
+    assert (json.loads(docker["stdin"] or ""), docker["name"]) == (UNITS, None)
+    bare = plan(container_runtime="containerd", agent={"enabled": True})["labels_command"]
+    at = bare["argv"].index(f"docker.io/library/{NAME}")
+    assert bare["argv"][at + 1 : at + 5] == [bare["name"], "python3.11", "-m", "tegra_device_plugin"]
+    assert bare["argv"][-1] == "--qos-policy=best-effort"
+    assert bare["stdin"] is None
+    # containerd has the image of a registry by its digest alone, and no standard input.
+    pulled = plan(container_runtime="containerd", image=REGISTRY, config=UNITS)["labels_command"]["argv"]
+    at = pulled.index(REGISTRY.replace(":9@", "@"))
+    assert pulled[at + 3 : at + 6] == ["-c", planning.WITH_SETTINGS, json.dumps(UNITS)]
+
+
+def test_koordinators_device_is_asked_for_with_its_preset_only() -> None:
+    assert plan(config=UNITS)["koordinator_command"] is None
+    config = {"sharing": {"units": {"preset": "koordinator"}}}
+    asked = plan(config=config, node="node-1")["koordinator_command"]
+    assert asked is not None
+    assert asked["argv"][-4:] == ["koordinator-device", "--host-root=/host", "--config=/dev/stdin", "node-1"]
+
+
+def test_docker_pulls_with_the_kubelets_credentials() -> None:
+    assert plan(credentials=True)["engine"]["pull"][:3] == ["docker", "--config", "/var/lib/kubelet"]
+    assert plan()["engine"]["pull"] == ["docker", "pull", "--quiet"]
+    assert plan(container_runtime="containerd")["engine"]["pull"] == ["k3s", "crictl", "pull"]
+
+
+@pytest.mark.parametrize(("k3s", "serves"), [("v1.36.5+k3s1", True), ("v1.35.9+k3s1", False)])
+def test_one_manifest_is_made_from_the_plan(k3s: str, serves: bool) -> None:
+    deploy = ROLES.parent / "plugin/deploy"
+    sources: Data = {
+        "plugin": (deploy / "base/daemonset.yaml").read_text(),
+        "agent": (deploy / "agent/daemonset.yaml").read_text(),
+        "agent_rights": (deploy / "agent/rights.json").read_text(),
+        "driver": [(deploy / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")],
+    }
+
+    def names(**settings: Any) -> set[str]:
+        text = planning.manifest(plan(**settings), sources)
+        return {f"{one['kind']}/{one['metadata']['name']}" for one in yaml.safe_load_all(text)}
+
+    assert names() == {"DaemonSet/tegra-device-plugin"}
+    assert names(agent={"enabled": True}) == {"DaemonSet/tegra-device-plugin", "DaemonSet/tegra-gpu-agent"}
+    assert "RuntimeClass/nvidia" in names(container_runtime="containerd")
+    assert "DaemonSet/tegra-dra-driver" in names(api="dra")
+    text = planning.manifest(plan(api="dra", k3s_version=k3s), sources)
+    assert ("extendedResourceName" in text) is serves
