@@ -14,6 +14,7 @@ import yaml
 from tests.unit.roles.places import COLLECTION, PLUGINS, ROLES
 from tests.unit.roles.playing import play, write_inventory
 from tools.cache import CHECKOUT
+from tools.docs.settings import specs
 
 FOLDERS = ("images", "playbooks", "plugin", "plugins", "release", "roles", "tools")
 
@@ -37,9 +38,8 @@ def test_every_role_is_in_the_list_of_roles() -> None:
 
 
 def specified(role: str) -> dict[str, Any]:
-    """Every variable in a role's argument_specs."""
-    entries = yaml.safe_load((ROLES / role / "meta/argument_specs.yml").read_text())["argument_specs"]
-    return {name: option for entry in entries.values() for name, option in (entry["options"] or {}).items()}
+    """Every variable in a role's argument_specs, without the settings of other roles that it reads."""
+    return {name: option for entry in specs(role).values() for name, option in entry["options"].items()}
 
 
 def entry_points() -> set[tuple[str, str]]:
