@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write every setting where its readers look: `python -m tools.docs.settings`.
+"""Copy the description of every setting to the places that show it: `python -m tools.docs.settings`.
 
 A setting is a variable without a leading underscore. The role whose name it begins with describes it in its
 argument_specs, role preflight those of several roles (`jetson_`). This program copies the description to each
@@ -163,6 +163,8 @@ def item(name: str, role: str, option: dict[str, Any]) -> str:
     )
     kind += f", `{default}` by default" if default else ""
     description = MARKUP.sub(r"`\1`", " ".join(str(option["description"]).split()))
+    if "choices" in option:
+        description += f" Values: {', '.join(f'`{one}`' for one in option['choices'])}."
     return textwrap.fill(
         f"* `{name}` ({kind}): {description}",
         WIDTH,
