@@ -158,10 +158,7 @@ def default_of(role: str, name: str) -> str:
 def item(name: str, role: str, option: dict[str, Any]) -> str:
     """A setting as an item of a list."""
     default = default_of(role, name)
-    kind = option["type"] + (
-        f", one of {', '.join(map(str, option['choices']))}" if "choices" in option else ""
-    )
-    kind += f", `{default}` by default" if default else ""
+    kind = option["type"] + (f", `{default}` by default" if default else "")
     description = MARKUP.sub(r"`\1`", " ".join(str(option["description"]).split()))
     if "choices" in option:
         description += f" Values: {', '.join(f'`{one}`' for one in option['choices'])}."
