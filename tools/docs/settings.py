@@ -158,12 +158,12 @@ def default_of(role: str, name: str) -> str:
 def item(name: str, role: str, option: dict[str, Any]) -> str:
     """A setting as an item of a list."""
     default = default_of(role, name)
-    kind = option["type"] + (f", `{default}` by default" if default else "")
-    description = MARKUP.sub(r"`\1`", " ".join(str(option["description"]).split()))
+    text = MARKUP.sub(r"`\1`", " ".join(str(option["description"]).split()))
     if "choices" in option:
-        description += f" Values: {', '.join(f'`{one}`' for one in option['choices'])}."
+        text += f" Values: {', '.join(f'`{one}`' for one in option['choices'])}."
+    text += f" Type `{option['type']}`" + (f", by default `{default}`." if default else ".")
     return textwrap.fill(
-        f"* `{name}` ({kind}): {description}",
+        f"* `{name}`: {text}",
         WIDTH,
         subsequent_indent="  ",
         break_on_hyphens=False,
