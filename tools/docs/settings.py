@@ -23,9 +23,15 @@ ROLES = CHECKOUT / "roles"
 PAGE = CHECKOUT / "docs/settings.md"
 BEGIN = "<!-- settings, written by `python -m tools.docs.settings` -->"
 END = "<!-- end -->"
-COPIED = "      # Settings of other roles that this one reads, copied by `python -m tools.docs.settings`.\n"
-COPIED_END = "      # End of the copied settings.\n"
-NO_OPTIONS = "    options: {}\n"
+# An entry point without tasks: Ansible validates the options of an entry point when it runs, and would then
+# evaluate defaults of other roles that are not known yet.
+ENTRY = "settings_of_other_roles"
+COPIED = f"""\
+  # Copied by `python -m tools.docs.settings`.
+  {ENTRY}:
+    short_description: Nothing to run. Settings of other roles that this role reads
+    options:
+"""
 SHARED = "jetson_"
 WIDTH = 118
 # Keys of a task whose text is an expression without braces.
@@ -52,11 +58,7 @@ def specs(role: str) -> dict[str, Any]:
 
 def without_copies(text: str) -> str:
     """An argument_specs.yml as it is written by hand."""
-    before, copied, rest = text.partition(COPIED)
-    if not copied:
-        return text
-    own = before + rest.partition(COPIED_END)[2]
-    return re.sub(r"^    options:\n(?! {6})", NO_OPTIONS, own, flags=re.MULTILINE)
+    return text.partition(COPIED)[0]
 
 
 def roles() -> list[str]:
@@ -130,19 +132,13 @@ def copies(role: str) -> Options:
 
 
 def with_copies(role: str) -> str:
-    """A role's argument_specs.yml with the settings of other roles in its first entry point."""
+    """A role's argument_specs.yml, with the settings of other roles at its end."""
     text = without_copies((ROLES / role / "meta/argument_specs.yml").read_text())
     options = copies(role)
     if not options:
         return text
     dumped = yaml.dump(options, Dumper=Indented, sort_keys=False, width=112, allow_unicode=True)
-    block = COPIED + textwrap.indent(dumped, " " * 6) + COPIED_END
-    first = next(iter(specs(role)))
-    head, line, rest = text.partition(f"  {first}:\n")
-    lines = rest.splitlines(keepends=True)
-    at = next((i for i, one in enumerate(lines) if re.match(r" {0,2}\w", one)), len(lines))
-    entry = "".join(lines[:at]).replace(NO_OPTIONS, "    options:\n")
-    return head + line + entry + block + "".join(lines[at:])
+    return text + COPIED + textwrap.indent(dumped, " " * 6)
 
 
 def default_of(role: str, name: str) -> str:

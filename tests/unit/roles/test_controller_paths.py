@@ -30,6 +30,11 @@ pytestmark = pytest.mark.timeout(600)
 
 # Variable: the role's own variable with the absolute path, and the default below the checkout ('' for none).
 ON_CONTROLLER = {
+    "bundle_debs_keyrings": (
+        "bundle",
+        "__bundle_debs_keyring_paths",
+        ["/usr/share/keyrings/ubuntu-archive-keyring.gpg"],
+    ),
     "bundle_files": ("bundle", "__bundle_file_paths", []),
     "bundle_plugin_archive": (
         "bundle",

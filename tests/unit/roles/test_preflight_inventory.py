@@ -214,6 +214,7 @@ def once() -> Iterator[tuple[str, str]]:
 
 # Variables that a task reads once although hosts may have different values, and why that is right.
 FOR_EACH_HOST = {
+    "bundle_debs_keyrings": "of this computer, which alone makes a bundle",
     "bundle_plugin_archive": "of this computer, which alone makes a bundle",
     "jetson_k3s_confirm": "given with -e, for one run",
     "k3s_reset_cluster": "given with -e, for one run",
