@@ -11,6 +11,7 @@ import base64
 import os
 import re
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -54,7 +55,12 @@ tokens: {type: list, elements: dict, description: Tokens of C(k3s token create) 
 answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes, or facts
+Resources = Dict[str, int]
+
 NAMESPACE = "kube-system"
+# What Kubernetes' own names have (component-helpers, IsNativeResource). Their quantities may be fractions.
+NATIVE = "kubernetes.io/"
 # apimachinery, pkg/api/resource: the quantity of an extended resource is an integer.
 QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
@@ -65,20 +71,28 @@ AT_ONCE = 8
 ANSWER_SECONDS = 15
 
 
-def integer(quantity):
+def integer(quantity: str) -> int:
     """The number that a quantity of an extended resource is: such as 4, 2k or 4Gi."""
-    number, power, binary, exponent = QUANTITY.match(quantity).groups()
-    if exponent:
-        return int(number) * 10 ** int(exponent)
-    return int(number) * (1024 if binary else 1000) ** (" KMGTPE".index(power.upper()) if power else 0)
+    found = QUANTITY.match(quantity)
+    if found is None:
+        raise ValueError("{} is not the quantity of an extended resource".format(quantity))
+    number, power, binary, exponent = found.groups()
+    factor: int = 10 ** int(exponent or 0)
+    if power:
+        factor = (1024 if binary else 1000) ** " KMGTPE".index(power.upper())
+    return int(number) * factor
 
 
-def extended(quantities):
-    """Of a resource list the extended ones: those with a domain."""
-    return {name: integer(quantity) for name, quantity in (quantities or {}).items() if "/" in name}
+def extended(quantities: Optional[Dict[str, str]]) -> Resources:
+    """Of a resource list the extended ones: those with a domain that is not Kubernetes' own."""
+    return {
+        name: integer(quantity)
+        for name, quantity in (quantities or {}).items()
+        if "/" in name and NATIVE not in name
+    }
 
 
-def node_facts(node):
+def node_facts(node: Data) -> Data:
     """Facts of a node."""
     ready = condition(node, "Ready")
     return {
@@ -91,24 +105,25 @@ def node_facts(node):
     }
 
 
-def limits(container):
+def limits(container: Data) -> Resources:
     """Extended resources of a container; their requests are the same."""
     return extended((container.get("resources") or {}).get("limits"))
 
 
-def stays(container):
+def stays(container: Data) -> bool:
     """True for an init container that goes on beside the others."""
     return container.get("restartPolicy") == "Always"
 
 
-def add(one, other):
+def add(one: Resources, other: Resources) -> Resources:
     """The sums by name."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in set(one) | set(other)}
 
 
-def requests(pod):
+def requests(pod: Data) -> Resources:
     """Extended resources that a pod takes from its node: devices of init containers are used again."""
-    most, beside = {}, {}
+    most: Resources = {}
+    beside: Resources = {}
     for container in pod["spec"].get("initContainers") or []:
         needed = add(beside, limits(container))
         most = {name: max(most.get(name, 0), needed.get(name, 0)) for name in set(most) | set(needed)}
@@ -118,9 +133,9 @@ def requests(pod):
     return {name: max(most.get(name, 0), running.get(name, 0)) for name in set(most) | set(running)}
 
 
-def allocated(pod):
+def allocated(pod: Data) -> Resources:
     """Extended resources of the containers that run together; kubelets list only these."""
-    total = {}
+    total: Resources = {}
     for container in pod["spec"].get("initContainers") or []:
         if stays(container):
             total = add(total, limits(container))
@@ -129,7 +144,7 @@ def allocated(pod):
     return total
 
 
-def unseen_by(pod):
+def unseen_by(pod: Data) -> Optional[str]:
     """The pod's scheduler if it has not tried to schedule the pod; None for the default scheduler."""
     named = pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
     waits = pod["status"].get("phase") == "Pending" and not pod["spec"].get("nodeName")
@@ -139,7 +154,7 @@ def unseen_by(pod):
     return named
 
 
-def pod_facts(pod):
+def pod_facts(pod: Data) -> Data:
     """Facts of a pod."""
     return {
         "namespace": pod["metadata"]["namespace"],
@@ -152,12 +167,12 @@ def pod_facts(pod):
     }
 
 
-def attribute(value):
+def attribute(value: Data) -> Any:
     """The one value that an attribute of a device has."""
     return next(iter(value.values()), None)
 
 
-def device_facts(resource_slice):
+def device_facts(resource_slice: Data) -> List[Data]:
     """Facts of the devices of a slice."""
     spec = resource_slice["spec"]
     return [
@@ -177,7 +192,7 @@ def device_facts(resource_slice):
     ]
 
 
-def claim_facts(claim):
+def claim_facts(claim: Data) -> Optional[Data]:
     """Facts of a claim; None if nothing was allocated to it."""
     status = claim.get("status") or {}
     given = ((status.get("allocation") or {}).get("devices") or {}).get("results") or []
@@ -199,7 +214,7 @@ def claim_facts(claim):
     }
 
 
-def allocation():
+def allocation() -> Tuple[List[Data], List[Data]]:
     """Devices of slices, and claims, where the server knows them."""
     if not knows(DRA):
         return [], []
@@ -209,7 +224,7 @@ def allocation():
     return devices, [claim for claim in claims if claim]
 
 
-def token_facts(secret):
+def token_facts(secret: Data) -> Dict[str, str]:
     """Facts of a token, without its secret."""
     data = {key: base64.b64decode(text or "").decode() for key, text in (secret.get("data") or {}).items()}
     return {
@@ -219,7 +234,7 @@ def token_facts(secret):
     }
 
 
-def speakers(pods):
+def running_pods(pods: List[Data]) -> Dict[str, str]:
     """By node the name of a pod that runs and is not about to end."""
     return {
         pod["spec"]["nodeName"]: pod["metadata"]["name"]
@@ -228,7 +243,7 @@ def speakers(pods):
     }
 
 
-def answer(node, pods, command, timeout):
+def answer(node: Data, pods: List[str], command: List[str], timeout: int) -> Dict[str, str]:
     """What the first of these pods on a node says that says anything.
 
     Nodes that are not Ready are skipped, because the command would only time out.
@@ -245,7 +260,7 @@ def answer(node, pods, command, timeout):
     return {"problem": problem}
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -259,15 +274,15 @@ def main():
     try:
         items = listed("nodes,pods", "--all-namespaces")
         pods_of = [
-            speakers(listed("pods", "--namespace=" + NAMESPACE, "--selector=" + selector))
+            running_pods(listed("pods", "--namespace=" + NAMESPACE, "--selector=" + selector))
             for selector in module.params["selectors"]
         ]
         devices, claims = allocation()
         tokens = listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
-    except (KubectlError, OSError) as error:
+        nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
+        pods = [pod_facts(item) for item in items if item["kind"] == "Pod"]
+    except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
-    nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
-    pods = [pod_facts(item) for item in items if item["kind"] == "Pod"]
     with ThreadPoolExecutor(AT_ONCE) as threads:
         asking = {
             node["name"]: threads.submit(

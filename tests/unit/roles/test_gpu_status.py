@@ -228,12 +228,18 @@ def test_resources_of_others_may_be_bytes(quantity: str, number: int) -> None:
     assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
 
 
+def test_resources_of_kubernetes_domain_are_not_extended() -> None:
+    # Such as Koordinator's; only the quantities of extended resources must be integers.
+    resources = {"kubernetes.io/batch-cpu": "500m", "cpu": "1500m", GPU: "1"}
+    assert observe.extended(resources) == {GPU: 1}
+
+
 def test_only_pods_that_run_are_asked() -> None:
     def plugin(name: str, phase: str = "Running", **metadata: str) -> Data:
         return {"metadata": {"name": name, **metadata}, "spec": {"nodeName": "a"}, "status": {"phase": phase}}
 
     pods = [plugin("new", "Pending"), plugin("old", deletionTimestamp="now"), plugin("runs")]
-    assert observe.speakers(pods) == {"a": "runs"}
+    assert observe.running_pods(pods) == {"a": "runs"}
     assert "not Ready" in observe.answer(NODE | {"ready": False}, ["runs"], ["true"], 1)["problem"]
     assert "no pod" in observe.answer(NODE, [], ["true"], 1)["problem"]
 
