@@ -12,6 +12,7 @@ import posixpath
 import shutil
 import tarfile
 import zlib
+from typing import IO, Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -33,6 +34,8 @@ RETURN = r"""
 missing: {type: list, elements: str, description: Ids of those O(images) that the registry lacks.}
 """
 
+Data = Dict[str, Any]  # parsed JSON
+
 REPOSITORY = "jetson-k3s"
 MEDIA = "application/vnd.docker."
 MANIFEST, CONFIG, LAYER = (
@@ -50,10 +53,17 @@ class ImageError(Exception):
     """An archive cannot be taken; the text says why."""
 
 
+class Blob(NamedTuple):
+    """A file of an image in the storage."""
+
+    digest: str
+    size: int
+
+
 class Store:
     """The storage below a directory. Digests and ids are `sha256:` and 64 hexadecimal digits."""
 
-    def __init__(self, path):
+    def __init__(self, path: str) -> None:
         root = os.path.join(path, "docker/registry/v2")
         self.blobs = os.path.join(root, "blobs/sha256")
         self.layers = os.path.join(root, "repositories", REPOSITORY, "_layers/sha256")
@@ -61,12 +71,12 @@ class Store:
         self.tags = os.path.join(root, "repositories", REPOSITORY, "_manifests/tags")
         self.partial = os.path.join(root, "partial")
 
-    def blob(self, digest):
+    def blob(self, digest: str) -> str:
         """Path of a blob."""
         name = digest.partition(":")[2]
         return os.path.join(self.blobs, name[:2], name, "data")
 
-    def put(self, blocks):
+    def put(self, blocks: Iterable[bytes]) -> Blob:
         """Store a blob, durably and in one step; return its digest and size."""
         os.makedirs(os.path.dirname(self.partial), exist_ok=True)
         digest, size = hashlib.sha256(), 0
@@ -80,9 +90,9 @@ class Store:
         name = "sha256:" + digest.hexdigest()
         os.makedirs(os.path.dirname(self.blob(name)), exist_ok=True)
         os.rename(self.partial, self.blob(name))
-        return name, size
+        return Blob(name, size)
 
-    def link(self, directory, digest):
+    def link(self, directory: str, digest: str) -> None:
         """Make a blob known to the repository."""
         os.makedirs(directory, exist_ok=True)
         partial = os.path.join(directory, ".link")
@@ -92,27 +102,27 @@ class Store:
             os.fsync(stream.fileno())
         os.rename(partial, os.path.join(directory, "link"))
 
-    def add(self, image, config, layers):
-        """Make an image of blobs that are there, each a digest and a size; its tag comes last."""
+    def add(self, image: str, config: Blob, layers: List[Blob]) -> None:
+        """Make an image of blobs that are there; its tag comes last."""
         described = {
             "schemaVersion": 2,
             "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": config[0], "size": config[1]},
-            "layers": [{"mediaType": LAYER, "digest": digest, "size": size} for digest, size in layers],
+            "config": {"mediaType": CONFIG, "digest": config.digest, "size": config.size},
+            "layers": [{"mediaType": LAYER, "digest": layer.digest, "size": layer.size} for layer in layers],
         }
         manifest, _ = self.put([json.dumps(described, sort_keys=True).encode("utf-8")])
-        for digest, _ in [config, *layers]:
-            self.link(os.path.join(self.layers, digest.partition(":")[2]), digest)
+        for blob in [config, *layers]:
+            self.link(os.path.join(self.layers, blob.digest.partition(":")[2]), blob.digest)
         revision = manifest.partition(":")[2]
         tag = os.path.join(self.tags, image.partition(":")[2])
         self.link(os.path.join(self.revisions, revision), manifest)
         self.link(os.path.join(tag, "index/sha256", revision), manifest)
         self.link(os.path.join(tag, "current"), manifest)
 
-    def parts(self, image):
+    def parts(self, image: str) -> List[str]:
         """Digests of all blobs of an image, its manifest first.
 
-        None where anything is missing or cut short, or the tag leads to another image.
+        Empty where anything is missing or cut short, or the tag leads to another image.
         """
         try:
             with open(os.path.join(self.tags, image.partition(":")[2], "current/link")) as stream:
@@ -128,7 +138,7 @@ class Store:
             return []
         return [manifest, *(blob["digest"] for blob in blobs)]
 
-    def others(self, images):
+    def others(self, images: List[str]) -> List[str]:
         """Directories that no image of these needs."""
         parts = {digest.partition(":")[2] for image in images for digest in self.parts(image)}
         tags = {image.partition(":")[2] for image in images if self.parts(image)}
@@ -143,12 +153,12 @@ class Store:
         ]
 
 
-def names(directory):
+def names(directory: str) -> List[str]:
     """What is in a directory; nothing where there is none."""
     return sorted(os.listdir(directory)) if os.path.isdir(directory) else []
 
 
-def packed(stream):
+def packed(stream: IO[bytes]) -> Iterator[bytes]:
     """Content of a layer, gzipped if it is not yet; the same content gives the same bytes."""
     block = stream.read(BLOCK)
     squeeze = None if block.startswith(GZIP) else zlib.compressobj(LEVEL, zlib.DEFLATED, 31)
@@ -159,13 +169,21 @@ def packed(stream):
         yield squeeze.flush()
 
 
-def contents(path):
+def opened(tar: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    """A file of an archive. ImageError for a member of another type, such as a directory."""
+    stream = tar.extractfile(member)
+    if stream is None:
+        raise ImageError("{} is not a file".format(member.name))
+    return stream
+
+
+def contents(path: str) -> Tuple[List[Data], Dict[str, str]]:
     """(Entries of an archive's manifest.json, {name of a link in it: name of its file})."""
     entries, links = None, {}
     with tarfile.open(path) as tar:
         for member in tar:
             if member.name == "manifest.json":
-                entries = json.loads(tar.extractfile(member).read().decode("utf-8"))
+                entries = json.loads(opened(tar, member).read().decode("utf-8"))
             elif member.issym():  # Docker up to 24 writes a layer of several images once
                 target = posixpath.join(posixpath.dirname(member.name), member.linkname)
                 links[member.name] = posixpath.normpath(target)
@@ -176,12 +194,13 @@ def contents(path):
     return entries, links
 
 
-def image_id(entry):
+def image_id(entry: Data) -> str:
     """The id of an image: the digest of its configuration, which is the file's name."""
-    return "sha256:" + posixpath.basename(entry["Config"]).split(".")[0]
+    file: str = entry["Config"]
+    return "sha256:" + posixpath.basename(file).split(".")[0]
 
 
-def fill(store, path, images):
+def fill(store: Store, path: str, images: List[str]) -> None:
     """Put those images of an archive into the store; ImageError where it is not what it says.
 
     It is read from front to end, because a gzipped file cannot be read in another way.
@@ -194,7 +213,7 @@ def fill(store, path, images):
     with tarfile.open(path) as tar:
         for member in tar:
             if member.isfile() and member.name in configs | layers:
-                stream = tar.extractfile(member)
+                stream = opened(tar, member)
                 blocks = packed(stream) if member.name in layers else [stream.read()]
                 found[member.name] = store.put(blocks)
     for entry in entries:
@@ -203,12 +222,12 @@ def fill(store, path, images):
         if absent:
             raise ImageError("it lacks {}".format(", ".join(absent)))
         config, *blobs = [found[name] for name in needed]
-        if config[0] != image_id(entry):
-            raise ImageError("{} has the SHA-256 {}".format(entry["Config"], config[0]))
+        if config.digest != image_id(entry):
+            raise ImageError("{} has the SHA-256 {}".format(entry["Config"], config.digest))
         store.add(image_id(entry), config, blobs)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

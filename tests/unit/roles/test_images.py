@@ -21,7 +21,7 @@ from tests.lab import archive
 from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import answer, play_text
 
-Archive = Sequence[tuple[str, bytes | str]]
+Archive = Sequence[tuple[str, bytes | str | None]]
 LAYER, OTHER, THIRD = b"one" * 50_000, b"another" * 50_000, b"third" * 50_000
 
 
@@ -35,12 +35,15 @@ def config_of(name: str) -> bytes:
 
 
 def write(path: Path, members: Archive) -> Path:
-    """Write a gzipped tar; a text is where a symbolic link leads to."""
+    """Write a gzipped tar; a text is where a symbolic link leads to, and None makes a directory."""
     with tarfile.open(path, "w:gz") as tar:
         for name, content in members:
             info = tarfile.TarInfo(name)
             if isinstance(content, str):
                 info.type, info.linkname = tarfile.SYMTYPE, content
+                tar.addfile(info)
+            elif content is None:
+                info.type = tarfile.DIRTYPE
                 tar.addfile(info)
             else:
                 info.size = len(content)
@@ -177,6 +180,7 @@ def test_incomplete_image_is_missing_and_is_filled_again(store: Any, tmp_path: P
     ("members", "words"),
     [
         ([("a", b"")], "no manifest.json"),
+        ([("manifest.json", None)], "manifest.json is not a file"),
         ([(named("a"), config_of("a")), manifest((named("a"), ["gone"]))], "it lacks gone"),
         ([("l", LAYER), (named("a"), config_of("b")), manifest((named("a"), ["l"]))], "has the SHA-256"),
     ],
