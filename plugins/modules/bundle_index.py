@@ -4,6 +4,7 @@
 
 import os
 import re
+from typing import Any, Dict, Optional
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
@@ -33,13 +34,15 @@ RETURN = r"""
 versions: {type: dict, description: The content of bundle.yml.}
 """
 
+Data = Dict[str, Any]  # parsed YAML
+
 SUMS, INDEX = "SHA256SUMS", "bundle.yml"
 SIGNATURE = SUMS + ".sig"  # of a release
 FORMAT = 1
 JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 
-def one_image(path, name, word=""):
+def one_image(path: str, name: str, word: str = "") -> str:
     """The archive's only image whose name contains this text; BundleError for none or several."""
     images = sorted(image for image in archived_images(os.path.join(path, name)) if word in image)
     if len(images) != 1:
@@ -54,24 +57,24 @@ def one_image(path, name, word=""):
     return images[0]
 
 
-def jtop(path):
+def jtop(path: str) -> Data:
     """The key `jtop` of a bundle with wheels: the version of jetson-stats and all of the wheels' names."""
     wheels = sorted(name for name in os.listdir(path) if name.endswith(".whl"))
     if not wheels:
         return {}
-    stats = [name for name in wheels if JETSON_STATS.match(name)]
+    stats = [match for match in map(JETSON_STATS.match, wheels) if match]
     if len(stats) != 1:
         raise BundleError(
             "the bundle has {} wheels of jetson-stats ({}); expected is one: remove the others".format(
-                len(stats), ", ".join(stats) or "among {}".format(", ".join(wheels))
+                len(stats), ", ".join(match.string for match in stats) or "among {}".format(", ".join(wheels))
             )
         )
-    return {"jtop": {"version": JETSON_STATS.match(stats[0]).group(1), "wheels": wheels}}
+    return {"jtop": {"version": stats[0].group(1), "wheels": wheels}}
 
 
-def describe(path, arch, k3s_version):
+def describe(path: str, arch: str, k3s_version: Optional[str]) -> Data:
     """The content of bundle.yml, of a release's without k3s_version; BundleError for a wrong archive."""
-    release = {
+    release: Data = {
         "version": FORMAT,
         "plugin_image": one_image(path, "tegra-device-plugin-{}.tar.gz".format(arch)),
     }
@@ -88,7 +91,7 @@ def describe(path, arch, k3s_version):
     )
 
 
-def sums(path):
+def sums(path: str) -> str:
     """The text of SHA256SUMS over the directory's other files."""
     names = sorted(
         name for name in os.listdir(path) if name not in (SUMS, SIGNATURE) and not name.startswith(".")
@@ -96,7 +99,7 @@ def sums(path):
     return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
 
 
-def put(path, text):
+def put(path: str, text: str) -> bool:
     """Write a file in one step unless it says that already; was it written?"""
     if os.path.exists(path):
         with open(path, encoding="utf-8") as stream:
@@ -106,7 +109,7 @@ def put(path, text):
     return True
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

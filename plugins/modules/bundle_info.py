@@ -5,6 +5,7 @@
 import os
 import re
 import tarfile
+from typing import Any
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
@@ -41,6 +42,8 @@ files:
 errors: {type: list, description: Reasons why the bundle cannot be used.}
 """
 
+Data = dict[str, Any]  # parsed YAML, and results
+
 KEYS = ("k3s_version", "plugin_image", "pause_image")
 FORMAT = 1
 BUILT = ("tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin-amd64.tar.gz")
@@ -51,16 +54,16 @@ DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
 JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
 
 
-def package_versions(archive):
+def package_versions(archive: str) -> dict[str, str]:
     """{package: version} of an archive of Debian packages, by the names of its files."""
     with tarfile.open(archive) as tar:
         matches = map(DEB.match, tar.getnames())
         return {match.group(1): match.group(2).replace("%3a", ":") for match in matches if match}
 
 
-def check_file(path, expected):
+def check_file(path: str, expected: str) -> Data:
     """State of one listed file: {sha256, error, images, contents, packages}."""
-    state = {"sha256": None, "images": {}, "contents": {}, "packages": {}, "error": "missing"}
+    state: Data = {"sha256": None, "images": {}, "contents": {}, "packages": {}, "error": "missing"}
     if not os.path.isfile(path):
         return state
     state["sha256"] = sha256(path)
@@ -79,7 +82,7 @@ def check_file(path, expected):
     return dict(state, error=None)
 
 
-def read_versions(path):
+def read_versions(path: str) -> Data:
     """The content of bundle.yml; BundleError when it is not one of ours."""
     try:
         with open(path) as handle:
@@ -94,7 +97,7 @@ def read_versions(path):
     return content
 
 
-def check_wheels(versions, sums):
+def check_wheels(versions: Data, sums: dict[str, str]) -> None:
     """BundleError unless the wheels of bundle.yml are files of SHA256SUMS, whose names have no directory."""
     jtop = versions.get("jtop")
     if jtop is None:
@@ -107,9 +110,9 @@ def check_wheels(versions, sums):
         raise BundleError("bundle.yml: jtop has wheels that SHA256SUMS lacks: {}".format(", ".join(unlisted)))
 
 
-def inspect(path):
+def inspect(path: str) -> Data:
     """Content of the bundle at path, and what is wrong with it."""
-    facts = {"path": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
+    facts: Data = {"path": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -123,7 +126,7 @@ def inspect(path):
     return facts
 
 
-def newest_source(checkout):
+def newest_source(checkout: str) -> float:
     """Modification time of the newest file that the plugin's image is built from, in Unix seconds."""
     paths = [os.path.join(checkout, "pyproject.toml")]
     for source in SOURCES:
@@ -134,7 +137,7 @@ def newest_source(checkout):
     return max([os.path.getmtime(path) for path in paths if os.path.isfile(path)] + [0])
 
 
-def inspect_built(path, k3s_version):
+def inspect_built(path: str, k3s_version: str) -> Data:
     """The same without a bundle: the current images of the plugin in `dist` of a checkout."""
     newest = newest_source(os.path.dirname(path))
     present = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
@@ -149,7 +152,7 @@ def inspect_built(path, k3s_version):
     }
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={"path": {"type": "path", "required": True}, "k3s_version": {"type": "str"}},

@@ -8,6 +8,8 @@ Runs on the board, therefore Python 3.6 compatible.
 import os
 import signal
 import sys
+from types import FrameType
+from typing import List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -36,7 +38,7 @@ CTR = ("k3s", "ctr", "--namespace=k8s.io")
 PROC = "/proc"
 
 
-def process(pid):
+def process(pid: str) -> str:
     """A process by its number and its start (proc(5), stat); '' if it has ended."""
     try:
         with open(os.path.join(PROC, pid, "stat")) as stat:
@@ -45,7 +47,7 @@ def process(pid):
         return ""
 
 
-def leftovers(name, listed):
+def leftovers(name: str, listed: List[str]) -> List[str]:
     """Those of the listed containers whose run has ended. Their names end with its process."""
     found = []
     for container in listed:
@@ -55,18 +57,18 @@ def leftovers(name, listed):
     return found
 
 
-def remove(module, container):
+def remove(module: AnsibleModule, container: str) -> None:
     """Remove a container and what runs in it. None may be there."""
     module.run_command([*CTR, "tasks", "delete", "--force", container])
     module.run_command([*CTR, "containers", "delete", container])
 
 
-def end(number, _frame):
+def end(number: int, _frame: Optional[FrameType]) -> None:
     """A signal, such as that of a lost connection, ends the module as an error does."""
     sys.exit("ended by signal {}".format(number))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

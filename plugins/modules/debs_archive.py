@@ -11,6 +11,7 @@ import os
 import subprocess
 import tarfile
 import tempfile
+from typing import IO, Iterable, Iterator, List, Set
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -34,7 +35,7 @@ SIGNED = ("InRelease", "Release", "Release.gpg")
 BLOCK = 1 << 20
 
 
-def sha256(path):
+def sha256(path: str) -> str:
     """Hexadecimal SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as stream:
@@ -43,7 +44,7 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def prefix_of(index, names):
+def prefix_of(index: str, names: List[str]) -> str:
     """What the names of an index and of its source's signed file begin with, else that of the index alone."""
     prefixes = [name[: -len(one)] for name in names for one in SIGNED[:2] if name.endswith("_" + one)]
     return max(
@@ -51,7 +52,7 @@ def prefix_of(index, names):
     )
 
 
-def has_any(lines, digests, sink):
+def has_any(lines: Iterable[bytes], digests: Set[str], sink: IO[bytes]) -> bool:
     """Whether an index, which is copied to the sink, lists one of these packages."""
     found = False
     for line in lines:
@@ -60,7 +61,7 @@ def has_any(lines, digests, sink):
     return found
 
 
-def add(archive, name, stream):
+def add(archive: tarfile.TarFile, name: str, stream: IO[bytes]) -> None:
     """Add a file to the archive."""
     member = tarfile.TarInfo(name)
     member.size = stream.seek(0, os.SEEK_END)
@@ -68,20 +69,22 @@ def add(archive, name, stream):
     archive.addfile(member, stream)
 
 
-def pack(archive, packages, indexes):
-    """Add packages, and the indexes that list one of them. Returns their sources. OSError."""
+def pack(archive: tarfile.TarFile, packages: List[str], indexes: List[str], scratch: str) -> List[str]:
+    """Add packages, and the indexes that list one of them. Returns their sources. OSError.
+
+    `scratch` is a directory for the content of indexes, which apt may have compressed.
+    """
     for path in packages:
         with open(path, "rb") as stream:
             add(archive, os.path.basename(path), stream)
     digests = {sha256(path) for path in packages}
-    sources = set()
+    sources: Set[str] = set()
     for path in indexes:
         directory, index = os.path.split(path)
         names = os.listdir(directory)
         prefix = prefix_of(index, names)
         source = prefix.rstrip("_")
-        # apt may have compressed it.
-        with tempfile.TemporaryFile(dir=os.path.dirname(archive.name)) as plain:
+        with tempfile.TemporaryFile(dir=scratch) as plain:
             if not has_any(read_index(path), digests, plain):
                 continue
             component = index[len(prefix) :].partition("Packages")[0]
@@ -94,17 +97,17 @@ def pack(archive, packages, indexes):
     return sorted(sources)
 
 
-def read_index(path):
+def read_index(path: str) -> Iterator[bytes]:
     """The lines of an index of apt, which may be compressed. OSError."""
     argv = ["/usr/lib/apt/apt-helper", "cat-file", path]
     with subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as process:
-        for line in process.stdout:
-            yield line
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
+        yield from process.stdout
     if process.returncode != 0:
         raise OSError("apt-helper cannot read {}".format(path))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -112,13 +115,14 @@ def main():
             "path": {"type": "path", "required": True},
         },
     )
+    path = module.params["path"]
     listed = module.run_command(
         ["apt-get", "indextargets", "--format", "$(FILENAME)", "Created-By: Packages"], check_rc=True
     )[1]
     packages = sorted(glob.glob(os.path.join(glob.escape(module.params["directory"]), "*.deb")))
     try:
-        with tarfile.open(module.params["path"], "w") as archive:
-            sources = pack(archive, packages, sorted(set(listed.splitlines()) - {""}))
+        with tarfile.open(path, "w") as archive:
+            sources = pack(archive, packages, sorted(set(listed.splitlines()) - {""}), os.path.dirname(path))
     except OSError as error:
         module.fail_json(msg=str(error))
     module.exit_json(changed=True, sources=sources)

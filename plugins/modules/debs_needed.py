@@ -8,6 +8,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import glob
 import os
 import re
+from typing import Callable, Dict, List, Mapping, NamedTuple, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.deb822 import parse_fields
@@ -33,21 +34,29 @@ SHOW = "--showformat=${db:Status-Status}\t${Package}\t${Version}\t${Provides}\n"
 FIELDS = ("Package", "Depends", "Pre-Depends", "Provides")
 
 
-def alternatives(field):
-    """A field of dependencies as a list of lists of (name, operator or '', version or '')."""
+class Dependency(NamedTuple):
+    """One alternative of a dependency. The operator and the version may be empty."""
+
+    name: str
+    operator: str
+    version: str
+
+
+def alternatives(field: Optional[str]) -> List[List[Dependency]]:
+    """The alternatives of each dependency in a field."""
     groups = [group.split("|") for group in (field or "").replace("\n", " ").split(",") if group.strip()]
     matches = [[DEPENDENCY.match(one.strip()) for one in group] for group in groups]
-    return [[match.groups(default="") for match in group if match] for group in matches]
+    return [[Dependency(*match.groups(default="")) for match in group if match] for group in matches]
 
 
-def provided(field):
+def provided(field: Optional[str]) -> List[str]:
     """Names in a field Provides."""
-    return [name for group in alternatives(field) for name, _, _ in group]
+    return [one.name for group in alternatives(field) for one in group]
 
 
-def installed_packages(text):
+def installed_packages(text: str) -> Dict[str, Optional[str]]:
     """{name: version} of what `dpkg-query` shows; None is the version of a name that others provide."""
-    found = {}
+    found: Dict[str, Optional[str]] = {}
     for line in text.splitlines():
         status, name, version, provides = [*line.split("\t"), "", "", ""][:4]
         if status == "installed":
@@ -57,7 +66,12 @@ def installed_packages(text):
     return found
 
 
-def needed(packages, debs, installed, compare):
+def needed(
+    packages: List[str],
+    debs: Dict[str, Dict[str, str]],
+    installed: Mapping[str, Optional[str]],
+    compare: Callable[[str, str, str], bool],
+) -> List[str]:
     """Paths of what `packages` need. ValueError names those that no file has.
 
     `debs` is {path: fields}, `installed` {name: version}; `compare` judges two versions by an operator.
@@ -69,12 +83,14 @@ def needed(packages, debs, installed, compare):
     offers = {name: path for path, fields in debs.items() for name in provided(fields.get("Provides"))}
     offers.update(by_name)
 
-    def there(name, operator, version):
-        if name not in installed:
+    def there(one: Dependency) -> bool:
+        if one.name not in installed:
             return False
-        return not operator or (installed[name] is not None and compare(installed[name], operator, version))
+        version = installed[one.name]
+        return not one.operator or (version is not None and compare(version, one.operator, one.version))
 
-    found, todo = [], [by_name[name] for name in packages]
+    found: List[str] = []
+    todo = [by_name[name] for name in packages]
     while todo:
         path = todo.pop(0)
         if path in found:
@@ -82,13 +98,13 @@ def needed(packages, debs, installed, compare):
         found.append(path)
         for field in ("Pre-Depends", "Depends"):
             for group in alternatives(debs[path].get(field)):
-                if not any(there(*one) for one in group):
+                if not any(there(one) for one in group):
                     # What no file has either, apt will name.
-                    todo.extend([offers[name] for name, _, _ in group if name in offers][:1])
+                    todo.extend([offers[one.name] for one in group if one.name in offers][:1])
     return sorted(found)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -98,13 +114,15 @@ def main():
         supports_check_mode=True,
     )
 
-    def run(*argv):
-        return module.run_command(list(argv), check_rc=True)[1]
+    def run(*argv: str) -> str:
+        out: str = module.run_command(list(argv), check_rc=True)[1]
+        return out
 
-    def compare(one, operator, other):
+    def compare(one: str, operator: str, other: str) -> bool:
         # dpkg's own operators differ from the strict ones of dependencies by name only.
         word = {"<<": "lt", "<=": "le", "=": "eq", ">=": "ge", ">>": "gt"}[operator]
-        return module.run_command(["dpkg", "--compare-versions", one, word, other])[0] == 0
+        code: int = module.run_command(["dpkg", "--compare-versions", one, word, other])[0]
+        return code == 0
 
     directory, packages = module.params["directory"], module.params["packages"]
     files = sorted(glob.glob(os.path.join(directory, "*.deb")))

@@ -11,6 +11,7 @@ import tarfile
 import tempfile
 from collections.abc import Callable, Iterable
 from datetime import datetime, timezone
+from typing import IO, Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replacement
@@ -92,16 +93,23 @@ def members(archive: tarfile.TarFile) -> tuple[Members, dict[str, Members]]:
     return debs, sources
 
 
+def opened(archive: tarfile.TarFile, member: tarfile.TarInfo) -> IO[bytes]:
+    """A stream of a file's content."""
+    stream = archive.extractfile(member)
+    assert stream is not None  # noqa: S101 - members() takes regular files only
+    return stream
+
+
 def content(archive: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     """The content of a small file."""
-    with archive.extractfile(member) as stream:
+    with opened(archive, member) as stream:
         return stream.read()
 
 
 def digest_of(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     """Hexadecimal SHA-256 of a file."""
     found = hashlib.sha256()
-    with archive.extractfile(member) as stream:
+    with opened(archive, member) as stream:
         for block in iter(lambda: stream.read(BLOCK), b""):
             found.update(block)
     return found.hexdigest()
@@ -160,12 +168,12 @@ def offered(
                     "its {} is not the index that its signed Release lists. Run the command again. If the "
                     "message stays, the index was changed on the board or on its way there".format(name)
                 )
-            with archive.extractfile(member) as stream:
+            with opened(archive, member) as stream:
                 found.update(listed_packages(stream, digests))
     return found
 
 
-def verified(archive: tarfile.TarFile, settings: dict, now: datetime, run: Run) -> Members:
+def verified(archive: tarfile.TarFile, settings: dict[str, Any], now: datetime, run: Run) -> Members:
     """The packages, each of them in a signed index. UntrustedError."""
     debs, sources = members(archive)
     digests = {name: digest_of(archive, member) for name, member in debs.items()}
@@ -205,7 +213,7 @@ def write_archive(path: str, archive: tarfile.TarFile, debs: Members) -> None:
         for name, member in sorted(debs.items()):
             header = tarfile.TarInfo(name)
             header.size = member.size
-            with archive.extractfile(member) as source:
+            with opened(archive, member) as source:
                 made.addfile(header, source)
 
 
@@ -241,7 +249,8 @@ def main() -> None:
 
     def run(argv: list[str]) -> str:
         # gpgv fails if one of several signers is unknown: its status says more.
-        return module.run_command(argv)[1]
+        status: str = module.run_command(argv)[1]
+        return status
 
     try:
         check_keyrings(params["keyrings"])

@@ -9,6 +9,7 @@ import copy
 import json
 import os
 import tempfile
+from typing import Any, Dict, List, Optional, Set
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -62,6 +63,8 @@ default_runtime:
   description: The default runtime as the file has it now; without one it is C(runc), as for dockerd.
 """
 
+Data = Dict[str, Any]  # an object of daemon.json
+
 # Keys that dockerd takes over on SIGHUP (moby daemon/reload.go, reload_unix.go); all others need a restart.
 RELOADABLE = frozenset(
     [
@@ -88,7 +91,7 @@ class ConfigError(Exception):
     """The file cannot be merged into; the text says why and where."""
 
 
-def parse(text, path):
+def parse(text: str, path: str) -> Data:
     """The object in daemon.json; an empty file is an empty object, as it is for dockerd."""
     if not text.strip():
         return {}
@@ -103,7 +106,7 @@ def parse(text, path):
     return config
 
 
-def merge(current, wanted):
+def merge(current: Data, wanted: Data) -> Data:
     """A new object: `current` with `wanted` merged in, objects key by key, other values replaced."""
     merged = copy.deepcopy(current)
     for key, value in wanted.items():
@@ -114,7 +117,7 @@ def merge(current, wanted):
     return merged
 
 
-def as_shim(runtime):
+def as_shim(runtime: Data) -> Data:
     """An entry that names a shim has no path and no arguments beside it: dockerd refuses both together.
 
     `runtimeType` and `options` are of Docker 23 (moby daemon/config, Runtime).
@@ -124,13 +127,14 @@ def as_shim(runtime):
     return {key: value for key, value in runtime.items() if key not in ("path", "runtimeArgs", "args")}
 
 
-def program(runtime):
+def program(runtime: Data) -> str:
     """Name of the program of a runtime, which an entry for a shim has among its options."""
     options = runtime.get("options") or {}
-    return os.path.basename(options.get("BinaryName") or runtime.get("path") or "")
+    path: str = options.get("BinaryName") or runtime.get("path") or ""
+    return os.path.basename(path)
 
 
-def same_runtime(current, wanted):
+def same_runtime(current: object, wanted: Data) -> bool:
     """Does an entry of `runtimes` run the program that is wanted, with the same arguments?"""
     if not isinstance(current, dict) or "runtimeType" in wanted:
         return current == as_shim(wanted)
@@ -143,7 +147,7 @@ def same_runtime(current, wanted):
     )
 
 
-def merge_runtimes(current, wanted):
+def merge_runtimes(current: Data, wanted: Data) -> Data:
     """`runtimes` merged: an entry that already means what is wanted stays as its owner wrote it."""
     merged = dict(current)
     for name, runtime in wanted.items():
@@ -152,7 +156,7 @@ def merge_runtimes(current, wanted):
     return merged
 
 
-def merge_config(current, wanted):
+def merge_config(current: Data, wanted: Data) -> Data:
     """daemon.json with `wanted` merged in."""
     wanted = dict(wanted)
     runtimes = wanted.pop("runtimes", {})
@@ -162,12 +166,12 @@ def merge_config(current, wanted):
     return merged
 
 
-def with_defaults(wanted, defaults, current):
+def with_defaults(wanted: Data, defaults: Data, current: Data) -> Data:
     """`wanted`, and `defaults` unless the file has one of their keys: the others might not go with it."""
     return dict(wanted) if set(defaults) & set(current) else dict(defaults, **wanted)
 
 
-def unmerge(current, wanted, original):
+def unmerge(current: Data, wanted: Data, original: Data) -> Data:
     """`current` without `wanted`: each key that still says what is wanted gets its `original` value back.
 
     Keys that the original did not have go; so do objects that were made for them and are empty now.
@@ -188,14 +192,14 @@ def unmerge(current, wanted, original):
     return result
 
 
-def restore(current, keys, original):
+def restore(current: Data, keys: List[str], original: Data) -> Data:
     """`current` with these keys as they are in `original`."""
     result = {key: value for key, value in current.items() if key not in keys}
     result.update({key: original[key] for key in keys if key in original})
     return result
 
 
-def activation(before, after):
+def activation(before: Data, after: Data) -> str:
     """What a running dockerd needs to take over the change: 'none', 'reload' or 'restart'.
 
     A key that is gone needs a restart: on SIGHUP dockerd reads the keys that are there and keeps the
@@ -209,12 +213,12 @@ def activation(before, after):
     return "reload" if RELOADABLE.intersection(after).issuperset(changed) else "restart"
 
 
-def render(config):
+def render(config: Data) -> str:
     """The file's text, in its owner's order of keys."""
     return json.dumps(config, indent=4, ensure_ascii=False) + "\n"
 
 
-def read_record(path):
+def read_record(path: str) -> Data:
     """The content before the first merge; {} without a record: then nobody had written anything."""
     if not os.path.exists(path):
         return {}
@@ -222,7 +226,7 @@ def read_record(path):
         return parse(stream.read(), path)
 
 
-def validate(module, text):
+def validate(module: AnsibleModule, text: str) -> None:
     """Let dockerd check a configuration, if it is new enough (23); ConfigError with what it says."""
     dockerd = module.get_bin_path("dockerd", opt_dirs=["/usr/sbin", "/usr/local/sbin"])
     if dockerd is None:
@@ -243,26 +247,26 @@ def validate(module, text):
         )
 
 
-def write(module, path, text):
+def write(module: AnsibleModule, path: str, text: str) -> Optional[str]:
     """Replace the file atomically; returns the backup's path or None. Owner and mode stay."""
-    backup = module.backup_local(path) if os.path.exists(path) else None
+    backup: Optional[str] = module.backup_local(path) if os.path.exists(path) else None
     replace_file(path, text, rename=module.atomic_move)
     return backup
 
 
-def texts(value):
+def texts(value: Any) -> Set[str]:
     """All values in parsed JSON, as texts."""
     if isinstance(value, dict):
         value = list(value.values())
-    return set().union(*map(texts, value)) if isinstance(value, list) else {str(value)}
+    return {text for one in value for text in texts(one)} if isinstance(value, list) else {str(value)}
 
 
-def secrets(settings):
+def secrets(settings: Data) -> Set[str]:
     """The values that have a secret in them."""
     return texts(settings) - texts(redact_data(settings))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -300,7 +304,7 @@ def main():
         module.fail_json(msg=str(error))
     needs = activation(before, after)
     postponed = module.params["postpone"] and needs == "restart"
-    result = {
+    result: Data = {
         "changed": after != before and not postponed,
         "activation": needs,
         "postponed": postponed,

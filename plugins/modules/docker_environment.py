@@ -6,6 +6,7 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.compat.version import LooseVersion
@@ -35,7 +36,7 @@ description:
   - Docker gets the proxy by an environment file of root's alone, which a drop-in names. Each Docker reads it,
     while the key C(proxies) of daemon.json is of Docker 23. C(systemctl show) tells every user the variables
     of a unit, and not those of its files.
-  - A marker stands from before the first change that needs a restart of Docker until the role removes it.
+  - A marker exists from before the first change that needs a restart of Docker until the role removes it.
 options:
   docker_version: {description: Version of the engine that starts next.}
   strict:
@@ -60,9 +61,11 @@ options:
 """
 
 RETURN = r"""
-restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+restart_due: {type: bool, description: 'Whether the marker exists, or would exist outside check mode.'}
 postponed: {type: bool, description: Whether a change was left out.}
 """
+
+Data = Dict[str, Any]  # parameters, or a plan for iptables
 
 DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
 RUNTIME_CONFIG = "etc/nvidia-container-runtime/config.toml"
@@ -93,11 +96,20 @@ OURS = "  # jetson-k3s: strict"
 THEIRS = "#jetson-k3s# "
 
 
+class Change(NamedTuple):
+    """A file before and after; whether Docker reads it only when it starts."""
+
+    path: str
+    before: str
+    after: str
+    restarts: bool
+
+
 class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this program's
     """The board cannot run this Docker; the text says why and what to do."""
 
 
-def needs_raw_drop_in(raw, docker_version):
+def needs_raw_drop_in(raw: Optional[str], docker_version: Optional[str]) -> bool:
     """Does Docker need DOCKER_INSECURE_NO_IPTABLES_RAW? EnvironmentProblem if it does not know that variable.
 
     `raw` is what fails there, None where nothing does.
@@ -115,7 +127,7 @@ def needs_raw_drop_in(raw, docker_version):
     return True
 
 
-def strict_config(text, strict):
+def strict_config(text: str, strict: bool) -> str:
     """config.toml with the keys of strict mode, or as its owner had it; exactly reversible."""
     lines = [
         line[len(THEIRS) :] if line.startswith(THEIRS) else line
@@ -132,7 +144,7 @@ def strict_config(text, strict):
     return "".join(line + "\n" for line in lines)
 
 
-def read(path):
+def read(path: str) -> str:
     """Text of a file, '' without it."""
     try:
         with open(path, encoding="utf-8") as stream:
@@ -141,13 +153,13 @@ def read(path):
         return ""
 
 
-def read_private(path, wanted):
+def read_private(path: str, wanted: str) -> str:
     """Text of a file with a secret, '' if others can read it and it has to be written again."""
     text = read(path)
     return text if text and (not wanted or os.stat(path).st_mode & 0o777 == PRIVATE) else ""
 
 
-def put(path, text, rename=os.rename):
+def put(path: str, text: str, rename: Callable[[str, str], None] = os.rename) -> None:
     """Write a file in one atomic step, the one that a link leads to; an empty text removes it.
 
     With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
@@ -161,7 +173,7 @@ def put(path, text, rename=os.rename):
         replace_file(path, text, rename=rename)
 
 
-def shown(path, before, after):
+def shown(path: str, before: str, after: str) -> Dict[str, str]:
     """A diff without secrets."""
     before, after, same = redact(before), redact(after), redact(before) == redact(after)
     return {
@@ -172,7 +184,7 @@ def shown(path, before, after):
     }
 
 
-def variants(module, root):
+def variants(module: AnsibleModule, root: str) -> Dict[str, Data]:
     """The plan for iptables and ip6tables, empty where they cannot be tried."""
     release = os.uname().release
     try:
@@ -182,19 +194,19 @@ def variants(module, root):
         return {}
 
 
-def proxy_files(root, proxy):
-    """Of the files of the proxy (path, before, after, True). `proxy` is None where they stay as they are."""
+def proxy_files(root: str, proxy: Optional[str]) -> List[Change]:
+    """The files of the proxy. `proxy` is None where they stay as they are."""
     if proxy is None:
         return []
     file, drop_in = os.path.join(root, PROXY_FILE), os.path.join(root, PROXY_DROP_IN)
     return [
-        (PROXY_FILE, read_private(file, proxy), proxy, True),
-        (PROXY_DROP_IN, read(drop_in), PROXY_TEXT if proxy else "", True),
+        Change(PROXY_FILE, read_private(file, proxy), proxy, True),
+        Change(PROXY_DROP_IN, read(drop_in), PROXY_TEXT if proxy else "", True),
     ]
 
 
-def plan(root, params, iptables):
-    """What has to change: ([(path, before, after, restarts Docker)], {alternative: path to choose}).
+def plan(root: str, params: Data, iptables: Dict[str, Data]) -> Tuple[List[Change], Dict[str, str]]:
+    """What has to change: files, and {alternative: path to choose}.
 
     `iptables` is the plan of variants().
     """
@@ -209,16 +221,18 @@ def plan(root, params, iptables):
         wanted = drop_in
     runtime_config = read(os.path.join(root, RUNTIME_CONFIG))
     files = [
-        (DROP_IN, drop_in, wanted, True),
+        Change(DROP_IN, drop_in, wanted, True),
         *proxy_files(root, params["proxy"] if present else ""),
         # Read at each start of a container: no restart.
-        (RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False),
+        Change(
+            RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False
+        ),
     ]
     choices = {name: family["choose"] for name, family in sorted(iptables.items()) if family["choose"]}
-    return [change for change in files if change[1] != change[2]], choices
+    return [change for change in files if change.before != change.after], choices
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -237,23 +251,23 @@ def main():
         files, choices = plan(root, module.params, iptables)
     except EnvironmentProblem as problem:
         module.fail_json(msg=str(problem))
-    restart = bool(choices) or any(restarts for _, _, _, restarts in files)
+    restart = bool(choices) or any(change.restarts for change in files)
     due = restart or os.path.exists(marker)
     postponed = due and module.params["postpone"]
     if postponed:
-        files, choices = [change for change in files if not change[3]], {}
+        files, choices = [change for change in files if not change.restarts], {}
     if not module.check_mode:
         if restart and not postponed:
             leave_marker(marker)
-        for path, _, after, _ in files:
-            put(os.path.join(root, path), after, module.atomic_move)
+        for change in files:
+            put(os.path.join(root, change.path), change.after, module.atomic_move)
         for name, path in choices.items():
             module.run_command(["update-alternatives", "--set", name, path], check_rc=True)
     module.exit_json(
         changed=bool(files or choices),
         restart_due=due,
         postponed=postponed,
-        diff=[shown(path, before, after) for path, before, after, _ in files]
+        diff=[shown(change.path, change.before, change.after) for change in files]
         + [
             {
                 "before": "{} fails: {}\n".format(name, iptables[name]["reason"]),

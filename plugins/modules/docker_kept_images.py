@@ -6,6 +6,7 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import json
+from typing import Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -38,7 +39,7 @@ LABEL = "io.github.jetson-k3s.keeps"
 COMMAND = "kept"
 
 
-def plan(images, holders):
+def plan(images: Dict[str, Optional[str]], holders: List[Tuple[str, str]]) -> Tuple[List[str], List[str]]:
     """What has to change: (names of images without a container, ids of containers to remove).
 
     `images`: name to id, as the engine knows it; None for a name that it does not have yet.
@@ -49,12 +50,12 @@ def plan(images, holders):
     return missing, [container for container, image in holders if image not in images.values()]
 
 
-def create_command(name, image):
+def create_command(name: str, image: str) -> List[str]:
     """The command that makes the container of an image."""
     return ["docker", "create", "--label={}={}".format(LABEL, name), "--network=none", image, COMMAND]
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -64,10 +65,11 @@ def main():
         supports_check_mode=True,
     )
 
-    def run(*argv):
-        return module.run_command(list(argv), check_rc=True)[1]
+    def run(*argv: str) -> str:
+        out: str = module.run_command(list(argv), check_rc=True)[1]
+        return out
 
-    def image_id(name):
+    def image_id(name: str) -> Optional[str]:
         # The id is that of the engine's store: the digest of a configuration, of a manifest or of an index.
         code, out, _ = module.run_command(["docker", "image", "inspect", "--format={{.Id}}", name])
         return out.strip() if code == 0 else None

@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import os
 import tempfile
+from typing import Any, Dict, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -40,9 +41,11 @@ options:
 
 RETURN = r"""
 postponed: {type: bool, description: Whether a change was postponed.}
-restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+restart_due: {type: bool, description: 'Whether the marker exists, or would exist outside check mode.'}
 """
 
+Data = Dict[str, Any]  # an entry of `files`
+State = Tuple[str, Optional[int]]
 
 # Far above what is written here, far below what a diff should show.
 LARGEST = 1 << 20
@@ -50,8 +53,8 @@ LARGEST = 1 << 20
 KINDS = ("content", "secret", "link", "absent")
 
 
-def state(path):
-    """What stands at path: its link's target or its text, and its mode; ('', None) when there is nothing."""
+def state(path: str) -> State:
+    """A link's target, or a file's text and mode; ('', None) if there is nothing at the path."""
     if os.path.islink(path):
         return "-> " + os.readlink(path) + "\n", None
     try:
@@ -64,7 +67,7 @@ def state(path):
         return "", None
 
 
-def wanted_state(entry):
+def wanted_state(entry: Data) -> State:
     """The same for an entry of `files`."""
     if entry["absent"]:
         return "", None
@@ -73,7 +76,7 @@ def wanted_state(entry):
     return entry["text"], int(entry["mode"], 8)
 
 
-def shown(before, after, plain):
+def shown(before: str, after: str, plain: bool) -> Tuple[str, str]:
     """Two texts as a diff may show them; of those that are not plain only whether they differ."""
     if plain:
         return redact(before), redact(after)
@@ -81,7 +84,7 @@ def shown(before, after, plain):
     return before and hidden, after and (other if before not in ("", after) else hidden)
 
 
-def difference(entry):
+def difference(entry: Data) -> Dict[str, str]:
     """An entry's diff."""
     (before, mode), (after, _) = state(entry["path"]), wanted_state(entry)
     before, after = shown(before, after, not entry["secret"] and not entry["absent"])
@@ -93,7 +96,7 @@ def difference(entry):
     }
 
 
-def put(entry):
+def put(entry: Data) -> None:
     """Make path what the entry says, in one atomic step."""
     path = entry["path"]
     if entry["absent"]:
@@ -109,7 +112,7 @@ def put(entry):
     os.rename(temporary, path)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

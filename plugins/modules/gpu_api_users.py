@@ -7,6 +7,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import os
+from typing import Any, Dict, List, Optional, Set
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -34,6 +35,8 @@ users:
   description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes
+
 NAMESPACE = "--namespace=kube-system"
 DRIVER = "gpu.jetson-k3s.github.io"
 OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
@@ -52,7 +55,7 @@ NAMING = ("name", "rename", "coreResource", "memoryResource")
 ENDED = ("Succeeded", "Failed")
 
 
-def named(settings):
+def named(settings: Any) -> Set[str]:
     """Names of resources anywhere in the plugin's settings."""
     if isinstance(settings, list):
         return {name for one in settings for name in named(one)}
@@ -62,21 +65,21 @@ def named(settings):
     return own.union(*map(named, settings.values()))
 
 
-def settings_of(config_map):
+def settings_of(config_map: Optional[Data]) -> Any:
     """The plugin's settings, which the role writes as JSON."""
     try:
-        return json.loads(config_map["data"]["config.yaml"])
+        return json.loads(config_map["data"]["config.yaml"]) if config_map else {}
     except (TypeError, KeyError, ValueError):
         return {}
 
 
-def limits(pod):
+def limits(pod: Data) -> Set[str]:
     """Names of what a pod's containers ask for."""
     containers = pod["spec"]["containers"] + (pod["spec"].get("initContainers") or [])
     return {name for one in containers for name in (one.get("resources") or {}).get("limits") or {}}
 
 
-def holders(pods, names):
+def holders(pods: List[Data], names: Set[str]) -> List[str]:
     """Pods that request one of these resources, or one of the plugin's own."""
     return sorted(
         "{namespace}/{name}".format(**pod["metadata"])
@@ -87,7 +90,7 @@ def holders(pods, names):
     )
 
 
-def users(api):
+def users(api: str) -> List[str]:
     """Pods that use a GPU by the other API."""
     other = OTHER[api]
     if get("daemonset", NAMESPACE, other) is None:
@@ -98,7 +101,7 @@ def users(api):
     return holders(listed("pods", "--all-namespaces"), names)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={"api": {"type": "str", "required": True, "choices": sorted(OTHER)}},

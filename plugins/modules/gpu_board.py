@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import grp
 import json
+from typing import Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
@@ -24,10 +25,12 @@ engine: {type: dict, description: 'Part of C(docker info), or C(error) of docker
 video_group: {type: int, description: 'Number of the group video, null without one.'}
 """
 
+Data = Dict[str, Any]  # parsed JSON
+
 KEYS = ("ServerVersion", "DefaultRuntime", "Runtimes")
 
 
-def engine(code, out, err):
+def engine(code: int, out: str, err: str) -> Data:
     """What `docker info --format '{{json .}}'` says."""
     try:
         info = json.loads(out)
@@ -39,7 +42,7 @@ def engine(code, out, err):
     return {key: info.get(key) for key in KEYS}
 
 
-def group(name):
+def group(name: str) -> Optional[int]:
     """Number of a group, None if there is none of that name."""
     try:
         return grp.getgrnam(name).gr_gid
@@ -47,12 +50,12 @@ def group(name):
         return None
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     docker = module.get_bin_path("docker")
     if docker is None:
-        found = {"error": "docker is not installed"}
+        found: Data = {"error": "docker is not installed"}
     else:
         found = engine(*module.run_command([docker, "info", "--format", "{{json .}}"]))
     module.exit_json(changed=False, engine=found, video_group=group("video"))

@@ -5,6 +5,8 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+from typing import Any, Callable, Dict, List, Tuple
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_access import (
@@ -107,18 +109,21 @@ part:
   type: dict
 """
 
+Data = Dict[str, Any]  # parameters and results
+Check = Callable[[Record], None]
 
-def open_bench(bench, gpu):
+
+def open_bench(bench: Bench, gpu: Data) -> None:
     """Make the namespace for pods that ask for the GPU."""
     bench.open(claims.templates(gpu) if bench.params["api"] == claims.DRA else ())
 
 
-def node_stage(bench, part):
+def node_stage(bench: Bench, part: Data) -> None:
     """Check the node, delete pods of an interrupted run, and find other users of the GPU."""
     params, gpu = bench.params, part["gpu"]
     dra = params["api"] == claims.DRA
     registered, offered = (driver_registered, devices_offered) if dra else (plugin_registered, allocatable)
-    functions = {
+    functions: Dict[str, Check] = {
         "default-runtime": lambda record: default_runtime(params, record),
         "plugin-registered": lambda record: registered(params, gpu, record),
         "allocatable": lambda record: offered(params, gpu, record),
@@ -134,10 +139,10 @@ def node_stage(bench, part):
             open_bench(bench, gpu)
 
 
-def pods_stage(bench, part):
+def pods_stage(bench: Bench, part: Data) -> None:
     """Try pods."""
     params, gpu = bench.params, part["gpu"]
-    functions = {
+    functions: Dict[str, Check] = {
         "device-query": lambda record: device_query(bench, gpu, record),
         "cuda-kernel": lambda record: cuda_kernel(bench, gpu, record),
         "non-root": lambda record: non_root(bench, record),
@@ -148,7 +153,7 @@ def pods_stage(bench, part):
         "limits": lambda record: limits(bench, gpu, record),
     }
 
-    def diagnosed():
+    def diagnosed() -> List[Data]:
         found = diagnose(bench)
         bench.clear()  # the next check finds the GPU free
         return found
@@ -156,12 +161,12 @@ def pods_stage(bench, part):
     part["checks"] = run_checks(params["checks"], functions, params["statuses"], diagnosed, params["busy"])
 
 
-def before_stage(bench, part, name, start):
+def before_stage(bench: Bench, part: Data, name: str, start: Callable[[Record], Data]) -> None:
     """Start a pod with the GPU for a later stage. Without `name` in the result no pod runs."""
     params = bench.params
     check = params["checks"][0]
 
-    def keep(record):
+    def keep(record: Record) -> None:
         part[name] = start(record)
 
     obstacle = params["busy"] or hindrance(check, params["statuses"])
@@ -172,26 +177,32 @@ def before_stage(bench, part, name, start):
         part["checks"] = [entry]
 
 
-def before_restart_stage(bench, part):
+def before_restart_stage(bench: Bench, part: Data) -> None:
     """Start the pod that the kubelet's restart must not disturb."""
     before_stage(bench, part, "before_restart", lambda record: before_restart(bench, record))
 
 
-def before_reboot_stage(bench, part):
+def before_reboot_stage(bench: Bench, part: Data) -> None:
     """Start the pod that has to come back with the board."""
 
-    def start(record):
+    def start(record: Record) -> Data:
         open_bench(bench, part["gpu"])
         return before_reboot(bench, record)
 
     before_stage(bench, part, "before_reboot", start)
 
 
-def after_stage(bench, part, before, what, check):
+def after_stage(
+    bench: Bench,
+    part: Data,
+    before: Data,
+    what: Tuple[str, str],
+    check: Callable[[Bench, Data, Data, Record], None],
+) -> None:
     """Check the pod of an earlier stage after a restart; `what` is its subject and verb."""
     params = bench.params
 
-    def compare(record):
+    def compare(record: Record) -> None:
         if params["restart_error"]:
             raise OSError("{} was not {}: {}".format(*what, params["restart_error"]))
         record.note("{} was {}".format(*what))
@@ -201,17 +212,17 @@ def after_stage(bench, part, before, what, check):
     part["checks"] = [run_check(record, compare, lambda: diagnose(bench))]
 
 
-def restarted_stage(bench, part):
+def restarted_stage(bench: Bench, part: Data) -> None:
     """Check that the pod still runs after the kubelet's restart."""
     after_stage(bench, part, bench.params["before_restart"], ("the kubelet", "restarted"), restarted)
 
 
-def rebooted_stage(bench, part):
+def rebooted_stage(bench: Bench, part: Data) -> None:
     """Check that the pod is back after the board's reboot."""
     after_stage(bench, part, bench.params["before_reboot"], ("the board", "rebooted"), rebooted)
 
 
-def settings(given):
+def settings(given: Data) -> Data:
     """The module's parameters as the checks read them: flat, with what earlier stages have found."""
     known = given["known"]
     gpu = dict(known.get("gpu") or EXCLUSIVE)
@@ -229,7 +240,7 @@ def settings(given):
     )
 
 
-STAGES = {
+STAGES: Dict[str, Callable[[Bench, Data], None]] = {
     "node": node_stage,
     "access": pods_stage,
     "sharing": pods_stage,
@@ -241,7 +252,7 @@ STAGES = {
 }
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

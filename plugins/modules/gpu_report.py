@@ -94,9 +94,9 @@ def now() -> str:
 
 def publish(reports: Path, templates: Path, view: Fleet) -> None:
     """Write the fleet's report in its three forms, each file in one step."""
-    replace_file(reports / PAGE, page(view, templates))
-    replace_file(reports / JUNIT, junit(view))
-    replace_file(reports / INDEX, json.dumps(index(view), indent=2) + "\n")
+    replace_file(str(reports / PAGE), page(view, templates))
+    replace_file(str(reports / JUNIT), junit(view))
+    replace_file(str(reports / INDEX), json.dumps(index(view), indent=2) + "\n")
 
 
 def main() -> None:

@@ -11,6 +11,7 @@ import os
 import platform
 import socket
 import time
+from typing import Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import contents_by_name
@@ -81,6 +82,9 @@ RETURN = r"""
 ansible_facts: {type: dict, description: 'One key, C(jetson); a value that the board does not tell is null.'}
 """
 
+Data = Dict[str, Any]  # facts
+Unit = Dict[str, str]
+
 DATA_ROOT = "/var/lib/docker"
 # Of the container of role gpu_device_plugin.
 STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
@@ -112,28 +116,30 @@ UNIT_PROPERTIES = (
 class Commands:
     """Runs commands on the board; a command that is missing or fails answers with an empty text."""
 
-    def __init__(self, module):
+    def __init__(self, module: AnsibleModule) -> None:
         self.module = module
 
-    def path(self, name):
+    def path(self, name: str) -> Optional[str]:
         """Absolute path of an executable, None if there is none."""
-        return self.module.get_bin_path(name, opt_dirs=["/usr/local/bin"])
+        found: Optional[str] = self.module.get_bin_path(name, opt_dirs=["/usr/local/bin"])
+        return found
 
-    def output(self, *argv):
+    def output(self, *argv: str) -> str:
         """Standard output of a command that ended well, '' otherwise."""
         if self.path(argv[0]) is None:
             return ""
         code, out, _ = self.module.run_command([self.path(argv[0]), *argv[1:]])
         return out if code == 0 else ""
 
-    def partial_output(self, *argv):
+    def partial_output(self, *argv: str) -> str:
         """Standard output of a command that fails for some of its arguments and answers for the others."""
         if self.path(argv[0]) is None:
             return ""
-        return self.module.run_command([self.path(argv[0]), *argv[1:]])[1]
+        out: str = self.module.run_command([self.path(argv[0]), *argv[1:]])[1]
+        return out
 
 
-def unit_failure(unit):
+def unit_failure(unit: Unit) -> Optional[str]:
     """How a unit has failed, in words; None where it runs or was not started."""
     result = unit.get("Result") or "no result"
     if unit.get("ActiveState") == "failed":
@@ -141,7 +147,7 @@ def unit_failure(unit):
     return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
 
 
-def docker_facts(commands, root, unit, wanted_root=""):
+def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "") -> Data:
     """The engine: what is installed, what runs, which images it has, and its configuration file.
 
     `wanted_root` is the data-root that the inventory gives it.
@@ -190,7 +196,7 @@ def docker_facts(commands, root, unit, wanted_root=""):
     return state
 
 
-def k3s_facts(commands, root, units):
+def k3s_facts(commands: Commands, root: str, units: Dict[str, Unit]) -> Data:
     """K3s: the version its link leads to, what it tells the kubelet, certificates, and both units."""
     server = unit_state(units.get("k3s.service", {}))
     agent = unit_state(units.get("k3s-agent.service", {}))
@@ -217,7 +223,7 @@ def k3s_facts(commands, root, units):
     }
 
 
-def nvidia_runtime_facts(commands, root):
+def nvidia_runtime_facts(commands: Commands, root: str) -> Data:
     """NVIDIA's container runtime: its path, its version, and the lists that newer ones do not always read."""
     text = commands.output("nvidia-container-runtime", "--version")
     package = commands.output("dpkg-query", "--show", "--showformat=${Version}", "nvidia-container-toolkit")
@@ -238,7 +244,7 @@ def nvidia_runtime_facts(commands, root):
     }
 
 
-def network_facts(commands, root, server, pinned):
+def network_facts(commands: Commands, root: str, server: str, pinned: Optional[str]) -> Data:
     """Addresses and routes. The one towards the server where there is a choice, or one was `pinned`."""
     known = routes(root)
     asks = server and (pinned or len(default_devices(known)) > 1)
@@ -249,7 +255,7 @@ def network_facts(commands, root, server, pinned):
     }
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -271,7 +277,7 @@ def main():
     config = kernel_config(root, release)
     lacking = kernel_lacks(root, release, config)
     disks = dict(DISKS, docker=docker["data_root"])
-    facts = board_identity(root)
+    facts: Data = dict(board_identity(root))
     facts.update(
         {
             "hostname": socket.gethostname(),

@@ -35,7 +35,7 @@ TOKEN_BYTES = 16
 PRIVATE = 0o600
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -15,6 +15,7 @@ import sqlite3
 import subprocess
 import tempfile
 import zipfile
+from typing import IO, Callable, Iterator, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_archive import (
@@ -51,6 +52,8 @@ bytes: {type: int, description: 'Its size, 0 in check mode.'}
 datastore: {type: str, description: C(etcd) or C(sqlite).}
 """
 
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
+
 K3S = "/usr/local/bin/k3s"
 DATA = "/var/lib/rancher/k3s/server"
 CONFIG = "/etc/rancher/k3s"
@@ -79,7 +82,7 @@ class BackupError(Exception):
     """No backup can be made; the text says why and what to do."""
 
 
-def datastore(data, run):
+def datastore(data: str, run: Run) -> str:
     """Which data store the server has: etcd or sqlite. BackupError for one that is elsewhere.
 
     K3s uses an etcd that is there before all else (pkg/cluster/managed.go). An old SQLite may be left.
@@ -93,7 +96,7 @@ def datastore(data, run):
     raise BackupError("{} has neither etcd's nor SQLite's data: K3s was never started here.".format(place))
 
 
-def check_endpoint(unit):
+def check_endpoint(unit: str) -> None:
     """BackupError if K3s' files, or its unit as systemd shows it, name a database elsewhere."""
     texts = [unit]
     owners = [path for pattern in OWNERS[:-1] for path in glob.glob(os.path.join(CONFIG, pattern))]
@@ -104,7 +107,7 @@ def check_endpoint(unit):
         raise BackupError(ELSEWHERE)
 
 
-def size(path):
+def size(path: str) -> int:
     """Bytes of a file, or of all files below a directory; those that go meanwhile do not count."""
     total = 0
     for where, _, names in os.walk(path) if os.path.isdir(path) else [(os.path.dirname(path), [], [path])]:
@@ -114,7 +117,7 @@ def size(path):
     return total
 
 
-def copy_sqlite(source, target):
+def copy_sqlite(source: str, target: str) -> None:
     """Write a copy of a database that is in use, as it is at one moment, and check it. BackupError.
 
     The module of Python 3.6 has no backup(); what it can dump is the same in all versions.
@@ -138,7 +141,7 @@ def copy_sqlite(source, target):
         )
 
 
-def copy_etcd(run, stage):
+def copy_etcd(run: Run, stage: str) -> None:
     """Have K3s write a snapshot into the stage, which it checks itself. BackupError."""
     directory = os.path.join(stage, "snapshot")
     os.mkdir(directory, 0o700)
@@ -159,13 +162,13 @@ def copy_etcd(run, stage):
     place(snapshot, os.path.join(stage, "files", "server", "db", "snapshot"))
 
 
-def place(source, target):
+def place(source: str, target: str) -> None:
     """Copy a file, for root alone."""
     os.makedirs(os.path.dirname(target), 0o700, exist_ok=True)
     shutil.copyfile(source, target)
 
 
-def copy_identity(data, files):
+def copy_identity(data: str, files: str) -> None:
     """Copy what the server is known by and what its owner has configured."""
     paths = [os.path.join(data, name) for name in FILES]
     for tree in TREES:
@@ -189,14 +192,14 @@ def copy_identity(data, files):
                 )
 
 
-def fetched():
+def fetched() -> List[str]:
     """Directories in which a backup of root's waits to be fetched."""
     found = glob.glob(os.path.join(FETCHED_FROM, FETCHED + "*"))
     return [path for path in found if os.lstat(path).st_uid == os.geteuid()]
 
 
 @contextlib.contextmanager
-def staging(directory):
+def staging(directory: str) -> Iterator[str]:
     """A directory of root's alone, gone at the end."""
     os.makedirs(directory, 0o700, exist_ok=True)
     os.chmod(directory, 0o700)
@@ -206,7 +209,7 @@ def staging(directory):
         yield stage
 
 
-def encrypted(gpg, key, stage, target, fill):
+def encrypted(gpg: str, key: str, stage: str, target: str, fill: Callable[[IO[bytes]], None]) -> None:
     """Have gpg write the target, encrypted for the key; fill(stream) gives it the content. BackupError."""
     home, recipient = os.path.join(stage, "gnupg"), os.path.join(stage, "recipient.asc")
     os.mkdir(home, 0o700)
@@ -216,6 +219,7 @@ def encrypted(gpg, key, stage, target, fill):
     argv += ["--recipient-file", recipient, "--output", target, "--encrypt"]
     with tempfile.TemporaryFile() as said:
         process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=said)
+        assert process.stdin is not None  # noqa: S101 - it is a pipe
         try:
             with contextlib.suppress(BrokenPipeError):  # its exit status tells
                 fill(process.stdin)
@@ -233,7 +237,7 @@ def encrypted(gpg, key, stage, target, fill):
             )
 
 
-def backup(module, kind, name):
+def backup(module: AnsibleModule, kind: str, name: str) -> str:
     """Make the backup; return its path. BackupError, OSError."""
     directory, key = module.params["directory"], module.params["recipient"]
     gpg = module.get_bin_path("gpg") if key else None
@@ -257,7 +261,7 @@ def backup(module, kind, name):
             "ca": digest(os.path.join(DATA, "tls", "server-ca.crt")),
         }
         made = os.path.join(stage, name)
-        if key:
+        if gpg:
             encrypted(gpg, key, stage, made, lambda stream: write(stream, files, manifest))
             target = os.path.join(tempfile.mkdtemp(prefix=FETCHED, dir=FETCHED_FROM), name)
             os.chmod(os.path.dirname(target), 0o755)  # noqa: S103 - encrypted, and to be fetched
@@ -273,7 +277,7 @@ def backup(module, kind, name):
     return target
 
 
-def version(module):
+def version(module: AnsibleModule) -> str:
     """K3s' version, such as v1.33.5+k3s1. BackupError."""
     found = re.search(r"k3s version (v\S+)", module.run_command([K3S, "--version"])[1])
     if found is None:
@@ -281,7 +285,7 @@ def version(module):
     return found.group(1)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

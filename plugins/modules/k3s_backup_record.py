@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import tempfile
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.file_locks import lock
@@ -40,12 +41,14 @@ sha256: {type: str, returned: with O(backup), description: The file's hash.}
 session_key: {type: str, returned: with O(key), description: 'Of this file, or empty if it is not encrypted.'}
 """
 
+Data = Dict[str, Any]  # a backup's manifest
+
 LINE = re.compile(r"([0-9a-f]{64})  (\S.*)")
 OTHERS_WRITE = 0o022
 SESSION_KEY = re.compile(rb"^\[GNUPG:\] SESSION_KEY (\S+)$", re.MULTILINE)
 
 
-def add(record, sha256, name):
+def add(record: str, sha256: str, name: str) -> None:
     """Append a backup. ArchiveError, OSError."""
     line = "{}  {}".format(sha256, name)
     if LINE.fullmatch(line) is None or "/" in name:
@@ -62,7 +65,7 @@ def add(record, sha256, name):
         os.fsync(stream.fileno())
 
 
-def names(record, sha256):
+def names(record: str, sha256: str) -> List[str]:
     """Names under which backups with this hash were made; ArchiveError where others can write the record."""
     with contextlib.suppress(FileNotFoundError), open(record, encoding="utf-8", errors="replace") as stream:
         status = os.fstat(stream.fileno())
@@ -76,7 +79,7 @@ def names(record, sha256):
     return []
 
 
-def check(record, path, sha256, accepted):
+def check(record: str, path: str, sha256: str, accepted: Optional[str]) -> None:
     """ArchiveError unless this is a backup of the record under its name, or its hash was accepted."""
     if accepted:
         if accepted.lower() != sha256:
@@ -99,7 +102,7 @@ def check(record, path, sha256, accepted):
     )
 
 
-def opened(path, gpg):
+def opened(path: str, gpg: Optional[str]) -> Tuple[Data, str]:
     """The manifest of a backup that is complete, and its session key or "". ArchiveError, OSError."""
     if not path.endswith(".gpg"):
         with open(path, "rb") as stream:
@@ -116,7 +119,7 @@ def opened(path, gpg):
     return manifest, found.group(1).decode("ascii")
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -43,6 +44,9 @@ restart_due: {type: bool, returned: with state rotated, description: Whether a r
 closed: {type: bool, returned: with state closed, description: Whether there was something to close.}
 since: {type: int, returned: with state closed, description: 'Time of the last rotation, null without one.'}
 """
+
+Data = Dict[str, Any]  # parameters
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
 
 K3S = "/usr/local/bin/k3s"
 SERVER_DIRECTORY = "/var/lib/rancher/k3s/server"
@@ -79,23 +83,23 @@ class RotationError(Exception):
     """The CAs cannot be changed; the text says why and what to do."""
 
 
-def read(*path):
+def read(*path: str) -> str:
     """A file's text."""
     with open(os.path.join(*path), encoding="ascii") as stream:
         return stream.read()
 
 
-def tls(directory, name, kind):
+def tls(directory: str, name: str, kind: str) -> str:
     """The path of a CA's file below K3s' data directory."""
     return os.path.join(directory, "tls", "{}-ca.{}".format(name, kind))
 
 
-def blocks(bundle):
+def blocks(bundle: str) -> List[str]:
     """The certificates of a bundle, each as PEM that ends with a new line."""
     return [block + "\n" for block in CERTIFICATE.findall(bundle)]
 
 
-def bundle(issuing, crossed, root, old):
+def bundle(issuing: str, crossed: str, root: str, old: str) -> str:
     """What K3s gets as one CA: each certificate is there once.
 
     OpenSSL takes the first issuer that fits. Who has only the old CA must find the root that this one has
@@ -108,7 +112,7 @@ def bundle(issuing, crossed, root, old):
     return "".join(ordered)
 
 
-def check(version, subjects):
+def check(version: str, subjects: List[str]) -> None:
     """RotationError for a K3s or a CA that cannot be changed so."""
     if is_older(version, FIRST_PATCH):
         raise RotationError(
@@ -130,28 +134,28 @@ def check(version, subjects):
 class Openssl:
     """openssl in a directory of its own, by argument lists."""
 
-    def __init__(self, run, directory):
+    def __init__(self, run: Run, directory: str) -> None:
         self._run, self._directory = run, directory
         replace_file(self.path("openssl.cnf"), CONFIGURATION, 0o600)
 
-    def path(self, name):
+    def path(self, name: str) -> str:
         """Where a file is."""
         return os.path.join(self._directory, name)
 
-    def __call__(self, *arguments):
+    def __call__(self, *arguments: str) -> None:
         code, _, err = self._run(["openssl", *arguments], cwd=self._directory)
         if code:
             raise RotationError(
                 "openssl {}: {}. Nothing was changed.".format(arguments[0], err.strip() or "no reason given")
             )
 
-    def new(self, name, subject):
+    def new(self, name: str, subject: str) -> None:
         """Make a key, and a request with it."""
         key, request = name + ".key", name + ".csr"
         self("ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", key)
         self("req", "-new", "-config", "openssl.cnf", "-subj", subject, "-key", key, "-out", request)
 
-    def sign(self, request, name, *by):
+    def sign(self, request: str, name: str, *by: str) -> None:
         """Make a certificate for a request; `by` names the signing key."""
         serial = "0x" + secrets.token_hex(16)
         self(
@@ -160,7 +164,7 @@ class Openssl:
         )  # fmt: skip
 
 
-def make(openssl, name, directory, stage, made):
+def make(openssl: Openssl, name: str, directory: str, stage: str, made: int) -> None:
     """Make one CA below the stage, signed by the one that is below the directory."""
     short = name.replace("/", "-")
     openssl.new("root", "/CN=k3s-{}-root@{}".format(short, made))
@@ -176,18 +180,18 @@ def make(openssl, name, directory, stage, made):
 class Rotation:
     """The change of the CAs of the server whose data are in a directory."""
 
-    def __init__(self, directory, run):
+    def __init__(self, directory: str, run: Run) -> None:
         self._directory, self._run = directory, run
         self._staged = os.path.join(directory, STAGED)
         self._unfinished = os.path.join(directory, UNFINISHED)
 
     @property
-    def begun(self):
+    def begun(self) -> bool:
         """Were new CAs made and not all boards gone through?"""
         return os.path.isdir(self._staged)
 
     @property
-    def in_use(self):
+    def in_use(self) -> bool:
         """Are those that were made the ones that K3s has?"""
         return all(
             read(tls(self._staged, name, "crt")) == read(tls(self._directory, name, "crt"))
@@ -195,13 +199,13 @@ class Rotation:
         )
 
     @property
-    def since(self):
+    def since(self) -> Optional[int]:
         """When the CAs in use were made, in seconds since 1970; None for the CAs of the installation."""
         roots = filter(None, map(ROTATED_ROOT.search, self.subjects))
         return max((int(root.group(1)) for root in roots), default=None)
 
     @property
-    def subjects(self):
+    def subjects(self) -> List[str]:
         """The subjects of the certificates that K3s shows to others as its CA. RotationError."""
         try:
             certificates = blocks(read(tls(self._directory, "server", "crt")))
@@ -213,14 +217,14 @@ class Rotation:
         return [self._run(command, data=certificate)[1].strip() for certificate in certificates]
 
     @staticmethod
-    def _names(directory):
+    def _names(directory: str) -> List[str]:
         return [name for name in CAS if os.path.exists(tls(directory, name, "crt"))]
 
-    def is_needed(self, wanted):
+    def is_needed(self, wanted: str) -> bool:
         """Are the CAs in use others than those that are wanted? RotationError."""
         return wanted == "again" or self.since is None
 
-    def stage(self):
+    def stage(self) -> None:
         """Put the CAs that K3s is to get into their place, all or none of them."""
         self._clean()
         os.mkdir(self._unfinished, 0o700)
@@ -236,7 +240,7 @@ class Rotation:
         os.sync()
         os.rename(self._unfinished, self._staged)
 
-    def load(self, url):
+    def load(self, url: str) -> None:
         """Have K3s use the new CAs from its next start on."""
         argv = [K3S, "certificate", "rotate-ca", "--path=" + self._staged, "--server=" + url]
         code, out, err = self._run(argv)
@@ -247,7 +251,7 @@ class Rotation:
                 )
             )
 
-    def close(self):
+    def close(self) -> bool:
         """Remove the keys that lie here a second time. Whether there was something to close."""
         begun = self.begun
         if begun:
@@ -257,12 +261,12 @@ class Rotation:
         self._clean()
         return begun
 
-    def _clean(self):
+    def _clean(self) -> None:
         if os.path.isdir(self._unfinished):
             shutil.rmtree(self._unfinished)
 
 
-def ensure_rotated(rotation, params, check_mode):
+def ensure_rotated(rotation: Rotation, params: Data, check_mode: bool) -> Tuple[bool, bool]:
     """(does a rotation begin, does K3s get other CAs)."""
     begins = not rotation.begun and rotation.is_needed(params["wanted"])
     changes = begins or (rotation.begun and not rotation.in_use)
@@ -276,7 +280,7 @@ def ensure_rotated(rotation, params, check_mode):
     return begins, changes
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

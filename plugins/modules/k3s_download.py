@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import tempfile
+from typing import IO, Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.urls import open_url
@@ -39,6 +40,8 @@ RETURN = r"""
 sha256: {type: str, description: 'SHA-256 of the file, null in check mode if it is not there yet.'}
 """
 
+Data = Dict[str, Any]  # parameters
+
 BLOCK = 1 << 20
 # Checksums of a release are far smaller.
 LARGEST_LIST = 1 << 20
@@ -50,7 +53,7 @@ class DownloadError(Exception):
     """The file was not taken; the text says why."""
 
 
-def digest(path):
+def digest(path: str) -> Optional[str]:
     """SHA-256 of a file, None without one."""
     found = hashlib.sha256()
     try:
@@ -62,7 +65,7 @@ def digest(path):
     return found.hexdigest()
 
 
-def listed(text, name):
+def listed(text: str, name: str) -> str:
     """The SHA-256 of a file in the text of checksums. DownloadError without one."""
     for line in text.splitlines():
         found, _, file = line.partition(" ")
@@ -71,13 +74,13 @@ def listed(text, name):
     raise DownloadError("the checksums do not have {}".format(name))
 
 
-def check(found, wanted):
+def check(found: str, wanted: str) -> None:
     """DownloadError if these are two SHA-256."""
     if found != wanted:
         raise DownloadError("it has SHA-256 {}, and {} is expected".format(found, wanted))
 
 
-def use_proxy(params):
+def use_proxy(params: Data) -> None:
     """Let this process use the proxy of its arguments and no other.
 
     Without a proxy there, the environment of the board counts, which its owner may have set.
@@ -91,12 +94,12 @@ def use_proxy(params):
 class Page:
     """The server with the files."""
 
-    def __init__(self, params):
+    def __init__(self, params: Data) -> None:
         self.params = params
 
-    def open(self, url):
+    def open(self, url: str) -> IO[bytes]:
         """A stream of the file. OSError, ValueError."""
-        return open_url(
+        answer: IO[bytes] = open_url(
             url,
             url_username=self.params["username"],
             url_password=self.params["password"],
@@ -105,15 +108,17 @@ class Page:
             timeout=self.params["timeout"],
             http_agent="jetson-k3s",
         )
+        return answer
 
-    def checksum(self):
+    def checksum(self) -> str:
         """The SHA-256 that the file has to have. DownloadError, OSError, ValueError."""
-        if self.params["sha256"]:
-            return self.params["sha256"]
+        known: Optional[str] = self.params["sha256"]
+        if known:
+            return known
         text = self.open(self.params["checksums"]).read(LARGEST_LIST).decode("utf-8", "replace")
         return listed(text, os.path.basename(self.params["url"]))
 
-    def fetch(self, wanted):
+    def fetch(self, wanted: str) -> None:
         """Put the file into its place. DownloadError, OSError, ValueError."""
         path = self.params["path"]
         found = hashlib.sha256()
@@ -136,7 +141,7 @@ class Page:
             raise
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -11,6 +11,7 @@ import re
 import ssl
 import urllib.error
 import urllib.request
+from typing import Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -58,7 +59,7 @@ options:
 
 RETURN = r"""
 reason: {type: str, returned: failure, description: 'Such as malformed, unreachable, untrusted or refused.'}
-restart_due: {type: bool, description: 'Whether the marker stands, or would stand outside check mode.'}
+restart_due: {type: bool, description: 'Whether the marker exists, or would exist outside check mode.'}
 """
 
 # A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
@@ -77,12 +78,12 @@ PRIVATE = 0o600
 class TokenError(Exception):
     """The token cannot be used: (reason, text)."""
 
-    def __init__(self, reason, text):
+    def __init__(self, reason: str, text: str) -> None:
         super(TokenError, self).__init__(text)
         self.reason = reason
 
 
-def parse_token(token):
+def parse_token(token: str) -> Tuple[Optional[str], str]:
     """(hash of the CA or None, credentials) of a join token; TokenError 'malformed'.
 
     Credentials are a bootstrap token or `node:<password>`.
@@ -98,12 +99,12 @@ def parse_token(token):
     return ca_hash, password if expires else "{}:{}".format(USER, password)
 
 
-def is_bootstrap(credentials):
+def is_bootstrap(credentials: str) -> bool:
     """Are that a bootstrap token's, and no password?"""
     return BOOTSTRAP_TOKEN.match(credentials) is not None
 
 
-def check_form(token, server):
+def check_form(token: str, server: bool) -> None:
     """TokenError 'malformed' for what can be no join token, or none of a server."""
     credentials = parse_token(token)[1]
     if server and is_bootstrap(credentials):
@@ -114,7 +115,7 @@ def check_form(token, server):
         )
 
 
-def check_unchanged(token, first):
+def check_unchanged(token: str, first: str) -> None:
     """TokenError 'fixed' for another token of agents than the cluster's."""
     if first and secret(token) != secret(first):
         raise TokenError(
@@ -126,20 +127,20 @@ def check_unchanged(token, first):
         )
 
 
-def check_same(token, present):
+def check_same(token: str, present: str) -> None:
     """TokenError 'refused' for another token of servers than the cluster's."""
     if present and secret(token) != secret(present):
         raise TokenError("refused", "k3s_token is not the token of this cluster's servers")
 
 
-def authorization(credentials):
+def authorization(credentials: str) -> str:
     """The header by which a server knows who asks."""
     if is_bootstrap(credentials):
         return "Bearer " + credentials
     return "Basic " + base64.b64encode(credentials.encode()).decode()
 
 
-def ask(url, ca, timeout, credentials=None):
+def ask(url: str, ca: str, timeout: int, credentials: Optional[str] = None) -> None:
     """Send the credentials, if any, to a server that has a certificate of the CA.
 
     TokenError 'unreachable', 'untrusted' or 'refused'.
@@ -170,7 +171,7 @@ def ask(url, ca, timeout, credentials=None):
         raise TokenError("unreachable", "no K3s server answers at {}: {}".format(url, cause)) from error
 
 
-def complete(token, ca_hash, server):
+def complete(token: str, ca_hash: str, server: bool) -> str:
     """The token with the hash of the cluster's CA; TokenError 'other-ca' if it has another hash."""
     given, credentials = parse_token(token)
     if given is None:
@@ -187,7 +188,7 @@ def complete(token, ca_hash, server):
     return token
 
 
-def verify(server_url, ca, token, timeout):
+def verify(server_url: str, ca: str, token: Optional[str], timeout: int) -> None:
     """Ask the server whether it accepts an agent's token, None only for its certificate. TokenError."""
     if not server_url.startswith("https://"):
         raise TokenError(
@@ -199,7 +200,7 @@ def verify(server_url, ca, token, timeout):
         ask(server_url + "/v1-k3s/client-ca.crt", ca, timeout, parse_token(token)[1])
 
 
-def has_joined_with(token, path, certificate=CLIENT_CERTIFICATE):
+def has_joined_with(token: str, path: str, certificate: str = CLIENT_CERTIFICATE) -> bool:
     """Has this node joined with this bootstrap token, so that K3s does not need the token any more?"""
     try:
         with open(path) as stream:
@@ -209,7 +210,7 @@ def has_joined_with(token, path, certificate=CLIENT_CERTIFICATE):
     return is_bootstrap(credentials) and credentials == parse_token(token)[1] and os.path.exists(certificate)
 
 
-def stands(path, text):
+def is_written(path: str, text: str) -> bool:
     """Is this the file's text, and is it root's alone?"""
     try:
         with open(path) as stream:
@@ -218,7 +219,7 @@ def stands(path, text):
         return False
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -251,7 +252,7 @@ def main():
             module.exit_json(changed=False, restart_due=os.path.exists(params["marker"]))
         module.fail_json(msg=str(error), reason=error.reason)
     text = token + "\n"
-    changed = not stands(params["path"], text)
+    changed = not is_written(params["path"], text)
     if changed and not module.check_mode:
         leave_marker(params["marker"])
         replace_file(params["path"], text, PRIVATE)

@@ -6,6 +6,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import os
+from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import K3S, KubectlError, run
@@ -33,12 +34,12 @@ objects:
 DIFFERENT = (0, 1)
 
 
-def changed_objects(output):
+def changed_objects(output: str) -> List[str]:
     """Lines of `kubectl apply` about objects that were changed: all but 'NAME unchanged'."""
     return [line for line in output.splitlines() if line and not line.endswith(" unchanged")]
 
 
-def leftovers(absent):
+def leftovers(absent: List[str]) -> List[str]:
     """Those of the objects that must not be there which are there."""
     if not absent:
         return []
@@ -46,7 +47,7 @@ def leftovers(absent):
     return found.split()
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -8,6 +8,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import functools
 import os
 import time
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -70,8 +71,10 @@ RETURN = r"""
 cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes, or parameters
 
-def label_arguments(current, wanted):
+
+def label_arguments(current: Data, wanted: Data) -> List[str]:
     """Arguments of `kubectl label` that are needed to get from the current labels to the wanted ones."""
     return [
         "{}-".format(key) if value is None else "{}={}".format(key, value)
@@ -80,18 +83,18 @@ def label_arguments(current, wanted):
     ]
 
 
-def prepared(name, labels, old, record):
+def prepared(name: str, labels: List[str], old: List[str], record: List[str]) -> str:
     """The commands for a node's record, its labels and its older pods, a line each."""
     commands = ((["annotate"], record), (["label", "node", name], labels), (["delete", "pods"], old))
     return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
 
 
-def of_kind(kind, items):
+def of_kind(kind: str, items: List[Data]) -> List[Data]:
     """Those of a mixed list that are of this kind."""
     return [item for item in items if item["kind"] == kind]
 
 
-def owned(daemonset, items):
+def owned(daemonset: Data, items: List[Data]) -> List[Data]:
     """Those of a list that belong to the DaemonSet."""
     uid = daemonset["metadata"]["uid"]
     return [
@@ -101,41 +104,44 @@ def owned(daemonset, items):
     ]
 
 
-def observed(daemonset):
+def observed(daemonset: Data) -> bool:
     """Has the controller seen the present template? Only then there is a ControllerRevision of it."""
-    return daemonset["status"].get("observedGeneration", 0) >= daemonset["metadata"]["generation"]
+    seen: int = daemonset["status"].get("observedGeneration", 0)
+    present: int = daemonset["metadata"]["generation"]
+    return seen >= present
 
 
-def present_hash(daemonset, items):
+def present_hash(daemonset: Data, items: List[Data]) -> str:
     """What the pods of the present template have as HASH; the DaemonSet is observed().
 
     It is that of the newest revision: a template that was there before gets the next number, too.
     """
     revisions = owned(daemonset, of_kind("ControllerRevision", items))
-    return max(revisions, key=lambda one: one["revision"])["metadata"]["labels"][HASH]
+    newest: str = max(revisions, key=lambda one: one["revision"])["metadata"]["labels"][HASH]
+    return newest
 
 
-def is_ended(pod):
+def is_ended(pod: Data) -> bool:
     """Is the pod being deleted?"""
     return "deletionTimestamp" in pod["metadata"]
 
 
-def is_of(pod, revision):
+def is_of(pod: Data, revision: str) -> bool:
     """Is the pod of this template, and to stay?"""
     return pod["metadata"]["labels"].get(HASH) == revision and not is_ended(pod)
 
 
-def is_renewed(pod, revision):
+def is_renewed(pod: Data, revision: str) -> bool:
     """Is the pod of this template, and Ready?"""
     return is_of(pod, revision) and is_true(pod, "Ready")
 
 
-def on_node(pods, node):
+def on_node(pods: List[Data], node: str) -> List[Data]:
     """The pods that are on this node."""
     return [pod for pod in pods if pod["spec"].get("nodeName") == node]
 
 
-def waiting(pod):
+def waiting(pod: Data) -> Optional[Tuple[str, str]]:
     """(reason, message) of the first container that waits; None when none does."""
     for status in pod["status"].get("containerStatuses", []):
         if "waiting" in status["state"]:
@@ -144,17 +150,18 @@ def waiting(pod):
     return None
 
 
-def state(pod):
+def state(pod: Data) -> str:
     """How a pod is, for people."""
-    words = pod["status"]["phase"] + (", Ready" if is_true(pod, "Ready") else ", not Ready")
-    if waiting(pod) is not None:
-        words += ", {}: {}".format(*waiting(pod))
+    words: str = pod["status"]["phase"] + (", Ready" if is_true(pod, "Ready") else ", not Ready")
+    wait = waiting(pod)
+    if wait is not None:
+        words += ", {}: {}".format(*wait)
     if is_ended(pod):
         words += ", being ended since {}".format(pod["metadata"]["deletionTimestamp"])
     return words
 
 
-def remedy(daemonset, pods):
+def remedy(daemonset: Data, pods: List[Data]) -> str:
     """What to do when these are all pods that a DaemonSet has on a node which it should have renewed."""
     for pod in pods:
         if is_ended(pod):
@@ -168,7 +175,7 @@ def remedy(daemonset, pods):
     )
 
 
-def plight(daemonset, pods):
+def why_not_renewed(daemonset: Data, pods: List[Data]) -> str:
     """Why a DaemonSet does not run its present template on a node, and what to do about it, for people."""
     lines = ["DaemonSet {} does not run its present template there.".format(daemonset["metadata"]["name"])]
     found = ["Pod {} is {}.".format(pod["metadata"]["name"], state(pod)) for pod in pods]
@@ -179,12 +186,12 @@ class NotRenewedError(Exception):
     """A DaemonSet does not run its present template on the node; the text says what is there instead."""
 
 
-def provider(selector):
+def provider(selector: str) -> List[Data]:
     """The DaemonSets of a provider with all that is theirs, in one call."""
     return listed("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
 
 
-def outdated(items, node):
+def outdated(items: List[Data], node: str) -> List[str]:
     """Names of the pods on the node that are of an older template than their DaemonSet's present one."""
     names = []
     for daemonset in filter(observed, of_kind("DaemonSet", items)):
@@ -197,7 +204,7 @@ def outdated(items, node):
     return names
 
 
-def remove_orphans(selector, node, timeout):
+def remove_orphans(selector: str, node: str, timeout: int) -> None:
     """Have pods on the node end whose DaemonSet is gone, and wait until they are."""
     items = provider(selector)
     daemonsets = {one["metadata"]["uid"] for one in of_kind("DaemonSet", items)}
@@ -211,7 +218,7 @@ def remove_orphans(selector, node, timeout):
         run("delete", "pods", NAMESPACE, "--ignore-not-found", limit, *orphans)
 
 
-def renew(selector, node, deadline):
+def renew(selector: str, node: str, deadline: float) -> bool:
     """Have the provider's DaemonSets run their present template on the node; were there older pods?
 
     NotRenewedError when one of them does not before `deadline` (of time.monotonic).
@@ -235,16 +242,16 @@ def renew(selector, node, deadline):
                 wait_until(renewed, revision, _left(deadline), "pods", NAMESPACE, of_it, there)
     except WatchTimeoutError:
         pods = owned(daemonset, on_node(of_kind("Pod", provider(selector)), node))
-        raise NotRenewedError(plight(daemonset, pods)) from None
+        raise NotRenewedError(why_not_renewed(daemonset, pods)) from None
     return bool(old)
 
 
-def _left(deadline):
+def _left(deadline: float) -> int:
     """Seconds until then as an integer, at least one."""
     return max(1, int(deadline - time.monotonic()))
 
 
-def last_words(selector, node):
+def last_words(selector: str, node: str) -> str:
     """State and last output of the pods that should serve a resource on this node."""
     pods = listed("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
     if not pods:
@@ -263,7 +270,7 @@ def last_words(selector, node):
     return "\n".join(words)
 
 
-def explained(selector, node):
+def explained(selector: str, node: str) -> str:
     """last_words(), or why there are none."""
     try:
         return redact(last_words(selector, node))
@@ -271,7 +278,18 @@ def explained(selector, node):
         return str(error)
 
 
-def main():
+def planned(params: Data) -> str:
+    """The commands that a run would give, for check mode. Before the first run there is no cluster."""
+    name, there = params["name"], os.path.exists(K3S)
+    node, secret = (get("node", name), password(name)) if there else (None, None)
+    check_owner(node, secret, params, params["new"])
+    missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, params["labels"])
+    old = outdated(provider(params["provider"]), name) if node and params["renew"] else []
+    record = record_arguments(secret, params) if node else []
+    return prepared(name, missing, old, record)
+
+
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -293,15 +311,8 @@ def main():
 
     try:
         if module.check_mode:
-            # The cluster as it is: before the first run there is none to wait for.
-            there = os.path.exists(K3S)
-            node, secret = (get("node", name), password(name)) if there else (None, None)
-            check_owner(node, secret, module.params, module.params["new"])
-            missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, wanted)
-            old = outdated(provider(selector), name) if node and module.params["renew"] else []
-            record = record_arguments(secret, module.params) if node else []
-            diff = {"prepared": prepared(name, missing, old, record)}
-            module.exit_json(changed=bool(diff["prepared"]), diff=diff)
+            commands = planned(module.params)
+            module.exit_json(changed=bool(commands), diff={"prepared": commands})
         deadline = time.monotonic() + module.params["timeout"]
         node, secret = wait_offered(name, {}, module.params["timeout"]), password(name)
         check_owner(node, secret, module.params, module.params["new"])

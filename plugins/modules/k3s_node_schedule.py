@@ -7,6 +7,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import time
+from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -78,6 +79,7 @@ cordoned: {type: bool, description: Whether the node is cordoned now by this mod
 nodes: {type: list, elements: str, description: 'The nodes, if the one to forget is unknown.'}
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes, or parameters
 
 # What kubectl says of an object that is still there (k8s.io/kubectl, pkg/cmd/wait); its deletion goes on.
 TIMED_OUT = "timed out waiting for the condition"
@@ -90,7 +92,7 @@ MEMBER_STAYS = (
 SETTLE_SECONDS = 12
 
 
-def is_drained(pods):
+def is_drained(pods: List[Data]) -> bool:
     """Is nothing left that a drain would move? Pods of DaemonSets, static pods and finished ones stay."""
     for pod in pods:
         metadata = pod["metadata"]
@@ -102,7 +104,7 @@ def is_drained(pods):
     return True
 
 
-def drain(name, node, offers, params, check_mode):
+def drain(name: str, node: Data, offers: Dict[str, int], params: Data, check_mode: bool) -> bool:
     """Drain, and note what the node offers; returns whether there was anything to do."""
     pods = listed("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + name)
     if node["spec"].get("unschedulable") and is_drained(pods):
@@ -114,7 +116,7 @@ def drain(name, node, offers, params, check_mode):
     return True
 
 
-def recorded(node):
+def recorded(node: Data) -> Dict[str, int]:
     """What a node offered when drain() cordoned it; {} where a release before this one did, or nobody."""
     try:
         offers = json.loads(node["metadata"].get("annotations", {}).get(CORDONED, "{}"))
@@ -123,12 +125,12 @@ def recorded(node):
         return {}
 
 
-def most(*offers):
+def most(*offers: Dict[str, int]) -> Dict[str, int]:
     """The larger number of each name."""
     return {name: max(one.get(name, 0) for one in offers) for one in offers for name in one}
 
 
-def trouble(name, node, servers):
+def why_down(name: str, node: Data, servers: Dict[str, str]) -> str:
     """Why a member of etcd counts as down, '' if it works. `servers` is the option of this name."""
     if not (voter(node) and is_true(node, "Ready")):
         return "is not Ready, or no voter yet"
@@ -140,10 +142,10 @@ def trouble(name, node, servers):
     return ""
 
 
-def check_quorum(name, nodes, servers):
+def check_quorum(name: str, nodes: List[Data], servers: Dict[str, str]) -> None:
     """KubectlError if etcd would have no majority without this node; a single member has none anyway."""
     members = {node["metadata"]["name"]: node for node in nodes if voter(node) is not None}
-    down = {other: trouble(other, node, servers) for other, node in sorted(members.items())}
+    down = {other: why_down(other, node, servers) for other, node in sorted(members.items())}
     well = [other for other, why in down.items() if not why]
     left = [other for other in well if other != name]
     if name not in members or len(members) == 1 or len(left) > len(members) // 2:
@@ -160,7 +162,7 @@ def check_quorum(name, nodes, servers):
     )
 
 
-def uncordon(name, node, check_mode):
+def uncordon(name: str, node: Data, check_mode: bool) -> bool:
     """Let a node that drain() has cordoned take pods again; returns whether it was one."""
     if CORDONED not in node["metadata"].get("annotations", {}):
         return False
@@ -170,13 +172,14 @@ def uncordon(name, node, check_mode):
     return True
 
 
-def forget(name, node, secret, params, check_mode):
+def forget(name: str, node: Optional[Data], secret: Optional[Data], params: Data, check_mode: bool) -> bool:
     """Remove the node and the Secret that keeps its name; returns whether there was any of both.
 
     kubectl waits until the node is gone. A member of etcd is removed before: K3s' controller of members has a
     finalizer on the node (pkg/etcd/member_controller.go).
     """
     waits = "--timeout={}s".format(params["timeout"])
+    member = node is not None and voter(node) is not None
     known = [("node", name)] if node else []
     if secret:
         known.append(("secret", name + PASSWORD))
@@ -185,12 +188,12 @@ def forget(name, node, secret, params, check_mode):
             try:
                 run("--namespace=kube-system", "delete", "--ignore-not-found", waits, kind, what)
             except KubectlError as error:
-                waited = kind == "node" and voter(node) is not None and TIMED_OUT in str(error)
+                waited = kind == "node" and member and TIMED_OUT in str(error)
                 raise KubectlError("{}{}".format(error, MEMBER_STAYS if waited else "")) from None
     return bool(known)
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -221,7 +224,8 @@ def main():
             wait_offered(name, wanted, module.params["timeout"], boot_id)
         node, secret = get("node", name), password(name)
         check_owner(node, secret, module.params)
-        known, nodes = node is not None, []
+        known = node is not None
+        nodes: List[str] = []
         offered = most(dict(extended(node), **devices(name)), recorded(node)) if node else {}
         if module.params["quorum"]:
             check_quorum(name, listed("nodes"), module.params["servers"])

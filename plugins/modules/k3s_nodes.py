@@ -10,6 +10,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import glob
 import os
 import re
+from typing import Any, Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -47,13 +48,15 @@ nodes:
     is null without a member.
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes, or facts
+
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
 RANGES = re.compile(
     r"""(?:^|\s--)(cluster-cidr|service-cidr|cluster-domain)[:=\s]\s*["']?([0-9a-z.:/,-]+)""", re.MULTILINE
 )
 
 
-def node_facts(node, record, boards):
+def node_facts(node: Data, record: str, boards: Dict[str, List[str]]) -> Data:
     """By what a node is known again."""
     status = node.get("status") or {}
     name, addresses = node["metadata"]["name"], addresses_of(node)
@@ -67,7 +70,7 @@ def node_facts(node, record, boards):
     }
 
 
-def read(path):
+def read(path: str) -> str:
     """Text of a file, '' where there is none."""
     try:
         with open(path) as stream:
@@ -76,13 +79,13 @@ def read(path):
         return ""
 
 
-def ranges(unit):
+def ranges(unit: str) -> Dict[str, str]:
     """What K3s' files and, before them, its unit say; the last one counts."""
     texts = [read(path) for pattern in FILES for path in sorted(glob.glob(pattern))]
     return dict(pair for text in [*texts, unit] for pair in RANGES.findall(text))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={"boards": {"type": "dict", "required": True}}, supports_check_mode=True

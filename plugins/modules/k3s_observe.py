@@ -243,7 +243,7 @@ def running_pods(pods: List[Data]) -> Dict[str, str]:
     }
 
 
-def answer(node: Data, pods: List[str], command: List[str], timeout: int) -> Dict[str, str]:
+def answer(node: Data, pods: List[str], command: List[str], timeout: float) -> Dict[str, str]:
     """What the first of these pods on a node says that says anything.
 
     Nodes that are not Ready are skipped, because the command would only time out.

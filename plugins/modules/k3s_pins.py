@@ -3,6 +3,7 @@
 """Pin the SHA-256 of K3s' released files on first use. Runs on the controller."""
 
 import os
+from typing import Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
@@ -29,9 +30,9 @@ class PinError(Exception):
     """The file of the pins cannot be used; the text says why."""
 
 
-def read(path):
+def read(path: str) -> Dict[str, str]:
     """{RELEASE/FILE: digest} of the file of the pins; empty without one. PinError, OSError."""
-    pins = {}
+    pins: Dict[str, str] = {}
     try:
         with open(path, encoding="utf-8") as handle:
             lines = handle.read().splitlines()
@@ -48,7 +49,7 @@ def read(path):
     return pins
 
 
-def pin(path, release, files, write):
+def pin(path: str, release: str, files: Dict[str, str], write: bool) -> Tuple[Dict[str, str], List[str]]:
     """(pins of the release, names that were added); writes the file if `write` says so. PinError, OSError."""
     pins = read(path)
     added = sorted(name for name in files if "{}/{}".format(release, name) not in pins)
@@ -60,7 +61,7 @@ def pin(path, release, files, write):
     return {name.split("/")[1]: pins[name] for name in own}, added
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

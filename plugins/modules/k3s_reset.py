@@ -11,6 +11,7 @@ import re
 import shutil
 import signal
 import socket
+from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
@@ -29,6 +30,8 @@ description:
 RETURN = r"""
 removed: {type: list, elements: str, description: 'What was there and is gone, or would be gone.'}
 """
+
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
 
 UNITS = ("k3s", "k3s-agent", "tegra-device-plugin-boot")
 # Both dockershim and cri-dockerd give it to every container of a pod.
@@ -106,12 +109,20 @@ class ResetError(Exception):
     """Something cannot be removed; the text says what and why."""
 
 
-def below(path, tree):
+class Stage(NamedTuple):
+    """One kind of things to remove."""
+
+    title: str
+    find: Callable[[], List[str]]
+    remove: Callable[[List[str]], object]
+
+
+def below(path: str, tree: str) -> bool:
     """Is the path inside the tree, not the tree itself?"""
     return path.startswith(tree.rstrip("/") + "/")
 
 
-def mount_points(mountinfo):
+def mount_points(mountinfo: str) -> Iterator[str]:
     """Paths of /proc/self/mountinfo in order of mounting; its octal escapes (proc(5)) undone."""
     for line in mountinfo.splitlines():
         path = line.split(" ")[4]
@@ -120,12 +131,12 @@ def mount_points(mountinfo):
         yield path
 
 
-def mounts_below(trees, mountinfo):
+def mounts_below(trees: List[str], mountinfo: str) -> List[str]:
     """What is mounted inside the trees, the last mounted first."""
     return [path for path in mount_points(mountinfo) if any(below(path, tree) for tree in trees)][::-1]
 
 
-def begins(path, text):
+def begins(path: str, text: str) -> bool:
     """Is there a file that begins like this?"""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
@@ -134,7 +145,7 @@ def begins(path, text):
         return False
 
 
-def family(roots, parents):
+def family(roots: List[int], parents: Dict[int, int]) -> List[int]:
     """The processes and all that descend from them; `parents` is {pid: parent's pid}."""
     members = set(roots)
     while True:
@@ -147,23 +158,24 @@ def family(roots, parents):
 class Board:
     """Finds and removes. Every `find_*` returns a list of texts; what removes them takes this list."""
 
-    def __init__(self, module):
+    def __init__(self, module: AnsibleModule) -> None:
         self.module = module
+        self.run_command: Run = module.run_command
 
-    def run(self, *argv, **options):
+    def run(self, *argv: str, stdin: Optional[str] = None) -> str:
         """Standard output of a command; ResetError when it fails. `stdin` is text for it."""
-        code, out, err = self.module.run_command(list(argv), data=options.get("stdin"))
+        code, out, err = self.run_command(list(argv), data=stdin)
         if code != 0:
             raise ResetError(redact("`{}`: {}".format(" ".join(argv), err.strip() or out.strip())))
         return out
 
-    def has(self, program):
+    def has(self, program: str) -> bool:
         """Is there such a program?"""
         return self.module.get_bin_path(program) is not None
 
     # Services
 
-    def find_services(self):
+    def find_services(self) -> List[str]:
         """Units that run or start at boot."""
         shown = self.run(
             "systemctl",
@@ -180,7 +192,7 @@ class Board:
 
     # Containers
 
-    def find_containers(self):
+    def find_containers(self) -> List[str]:
         """Names of the pods' containers in Docker, running or not, and of those of our roles."""
         if not self.has("docker"):
             return []
@@ -192,7 +204,7 @@ class Board:
 
     # Processes: containerd's shims and their pods, which outlive K3s in containerd mode
 
-    def find_processes(self):
+    def find_processes(self) -> List[str]:
         """Pids of programs that K3s has unpacked, and of what they have started."""
         parents, roots = {}, []
         for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -206,7 +218,7 @@ class Board:
                 continue  # it has ended, or is the kernel's
         return [str(pid) for pid in family(roots, parents)]
 
-    def remove_processes(self, pids):
+    def remove_processes(self, pids: List[str]) -> None:
         """Kill them."""
         for pid in pids:
             try:
@@ -216,26 +228,26 @@ class Board:
 
     # Network
 
-    def find_namespaces(self):
+    def find_namespaces(self) -> List[str]:
         """Network namespaces that a CNI plugin has made."""
         return sorted(map(os.path.basename, glob.glob(NETWORK_NAMESPACES)))
 
-    def find_interfaces(self):
+    def find_interfaces(self) -> List[str]:
         """Network interfaces of the pod network."""
         return [name for _, name in socket.if_nameindex() if name in INTERFACES]
 
-    def packet_filter(self, name):
+    def packet_filter(self, name: str) -> List[str]:
         """Lines of `NAME-save`; none where there is no such packet filter."""
         program = self.module.get_bin_path(name + "-save")
-        code, out, _ = self.module.run_command([program]) if program else (1, "", "")
+        code, out, _ = self.run_command([program]) if program else (1, "", "")
         return out.splitlines(True) if code == 0 else []
 
-    def find_rules(self):
+    def find_rules(self) -> List[str]:
         """Packet filters that have rules or chains of Kubernetes."""
         names = ("iptables", "ip6tables")
         return [name for name in names if any(map(KUBERNETES_RULE.search, self.packet_filter(name)))]
 
-    def remove_rules(self, names):
+    def remove_rules(self, names: List[str]) -> None:
         """Take these rules and chains away, and no others."""
         for name in names:
             kept = [line for line in self.packet_filter(name) if not KUBERNETES_RULE.search(line)]
@@ -243,12 +255,12 @@ class Board:
 
     # Mounts and files
 
-    def find_mounts(self):
+    def find_mounts(self) -> List[str]:
         """What is mounted inside the trees; a tree that is a mount itself belongs to the board's owner."""
         with open("/proc/self/mountinfo") as mountinfo:
             return mounts_below([os.path.realpath(tree) for tree in TREES], mountinfo.read())
 
-    def find_files(self):
+    def find_files(self) -> List[str]:
         """Files, links and trees."""
         found = [path for pattern in (*FILES, *UNIT_FILES) for path in sorted(glob.glob(pattern))]
         found += [path for path, text in WRITTEN.items() if begins(path, text)]
@@ -263,11 +275,11 @@ class Board:
         found += [path for path in DIRECTORIES_IF_EMPTY if os.path.isdir(path) and not os.listdir(path)]
         return found
 
-    def removable(self, tree):
+    def removable(self, tree: str) -> bool:
         """May the directory itself go? Not when its owner has put it elsewhere by a mount or a link."""
         return not (os.path.islink(tree) or os.path.ismount(tree))
 
-    def remove_files(self, paths):
+    def remove_files(self, paths: List[str]) -> None:
         """Remove them; of a tree that is a mount or a link its content."""
         for path in paths:
             if path in TREES and not self.removable(path):
@@ -280,9 +292,9 @@ class Board:
                 os.rmdir(path)
         if any(path in UNIT_FILES for path in paths):
             self.run("systemctl", "daemon-reload")
-            self.module.run_command(["systemctl", "reset-failed", *UNITS])  # complains when none has failed
+            self.run_command(["systemctl", "reset-failed", *UNITS])  # complains when none has failed
 
-    def delete(self, path):
+    def delete(self, path: str) -> None:
         """Remove a file, a link or a directory with all that is in it."""
         if os.path.isdir(path) and not os.path.islink(path):
             if self.find_mounts():
@@ -291,37 +303,39 @@ class Board:
         else:
             os.unlink(path)
 
-    def by(self, *argv):
+    def by(self, *argv: str) -> Callable[[List[str]], object]:
         """A function that calls the command for each of a list."""
         return lambda names: [self.run(*argv, name) for name in names]
 
-    def stages(self):
-        """(title, find, remove) in the order in which things can go."""
-        return (
-            ("service", self.find_services, self.by("systemctl", "disable", "--now")),
+    def stages(self) -> List[Stage]:
+        """The stages in the order in which things can go."""
+        return [
+            Stage("service", self.find_services, self.by("systemctl", "disable", "--now")),
             # With their anonymous volumes.
-            ("container", self.find_containers, self.by("docker", "rm", "--force", "--volumes")),
-            ("process", self.find_processes, self.remove_processes),
-            ("network namespace", self.find_namespaces, self.by("ip", "netns", "delete")),
-            ("network interface", self.find_interfaces, self.by("ip", "link", "delete")),
-            ("Kubernetes' rules in", self.find_rules, self.remove_rules),
-            ("mount", self.find_mounts, self.by("umount")),
-            ("file", self.find_files, self.remove_files),
-        )
+            Stage("container", self.find_containers, self.by("docker", "rm", "--force", "--volumes")),
+            Stage("process", self.find_processes, self.remove_processes),
+            Stage("network namespace", self.find_namespaces, self.by("ip", "netns", "delete")),
+            Stage("network interface", self.find_interfaces, self.by("ip", "link", "delete")),
+            Stage("Kubernetes' rules in", self.find_rules, self.remove_rules),
+            Stage("mount", self.find_mounts, self.by("umount")),
+            Stage("file", self.find_files, self.remove_files),
+        ]
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(argument_spec={}, supports_check_mode=True)
     stages = Board(module).stages()
-    removed = []
+    removed: List[str] = []
     try:
-        for title, find, remove in stages:
-            found = find()
+        for stage in stages:
+            found = stage.find()
             if found and not module.check_mode:
-                remove(found)
-            removed += ["{} {}".format(title, one) for one in found]
-        left = [] if module.check_mode else [title + " " + one for title, find, _ in stages for one in find()]
+                stage.remove(found)
+            removed += ["{} {}".format(stage.title, one) for one in found]
+        left = (
+            [] if module.check_mode else [stage.title + " " + one for stage in stages for one in stage.find()]
+        )
     except (ResetError, OSError) as error:
         module.fail_json(msg="K3s could not be removed: {}".format(error), removed=removed)
     if left:

@@ -8,6 +8,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import json
 import os
 import shutil
+from typing import Any, ContextManager, Dict, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
@@ -58,32 +59,34 @@ place: {type: str, description: 'What is exchanged, or moved away.'}
 kept: {type: str, description: 'Where it is kept, or would be; null if there is nothing to keep.'}
 """
 
+Data = Dict[str, Any]  # parsed JSON, or parameters
+
 CONFIG = "/etc/rancher/k3s"
 NODE_PASSWORD = "/etc/rancher/node/password"  # noqa: S105 - a path
 NEW, OLD, RECORD = ".restoring", ".before-", "restore.json"
 
 
-def unpacking(data):
+def unpacking(data: str) -> ContextManager[str]:
     """A directory beside the data for the files of a backup, which is gone after the block."""
     parent, name = os.path.split(data + NEW)
     os.makedirs(parent, 0o755, exist_ok=True)
     return private_directory(parent, name + "-")
 
 
-def unpack(params, new, gpg):
+def unpack(params: Data, new: str, gpg: Optional[str]) -> Data:
     """Write the backup's files below a directory; return its manifest. ArchiveError, OSError."""
     archive, token, key = params["archive"], params["token"], params["session_key"]
     if key and gpg is None:
         raise ArchiveError("the board has no gpg to decrypt with: sudo apt-get install gnupg")
     if digest(archive) != params["sha256"]:
         raise ArchiveError("the file that has arrived is not the backup that was read on the controller")
-    if key:
+    if key and gpg:
         home = os.path.join(new, "gnupg")
         os.mkdir(home, 0o700)
         manifest = decrypt_with_session_key(gpg, home, archive, key, lambda stream: read(stream, new))
     else:
-        with open(archive, "rb") as stream:
-            manifest = read(stream, new)
+        with open(archive, "rb") as packed:
+            manifest = read(packed, new)
     # etcd writes its data from the snapshot, which stays until then.
     check_space(new, manifest["files"].get(SNAPSHOT, {"bytes": 0})["bytes"])
     with open(os.path.join(new, "server", "token")) as stream:
@@ -97,19 +100,19 @@ def unpack(params, new, gpg):
     return manifest
 
 
-def existing(path):
+def existing(path: str) -> str:
     """The directory, or the next one above it that is there."""
     while not os.path.isdir(path):
         path = os.path.dirname(path)
     return path
 
 
-def record_of(data):
+def record_of(data: str) -> str:
     """Where an unfinished restore is recorded."""
     return os.path.join(os.path.dirname(data), RECORD)
 
 
-def recorded(data):
+def recorded(data: str) -> Optional[Data]:
     """The record of an unfinished restore: {place, kept, stamp}; None without one or what it has kept."""
     try:
         with open(record_of(data)) as stream:
@@ -119,11 +122,12 @@ def recorded(data):
     return found if found["kept"] is None or os.path.exists(found["kept"]) else None
 
 
-def plan(data, place, stamp, running):
+def plan(data: str, place: str, stamp: str, running: bool) -> Optional[str]:
     """Where the data from before are kept, or would be; None without any. ArchiveError: no free name."""
     before = recorded(data)
-    if before and before["place"] == place and before["kept"] and not running:
-        return before["kept"]
+    kept: Optional[str] = before["kept"] if before and before["place"] == place else None
+    if kept and not running:
+        return kept
     if not os.path.exists(place):
         return None
     fresh = place + OLD + stamp
@@ -135,7 +139,7 @@ def plan(data, place, stamp, running):
     return fresh
 
 
-def move_away(data, place, stamp, running):
+def move_away(data: str, place: str, stamp: str, running: bool) -> Optional[str]:
     """Move away what lies at the place; return where the data from before are kept. ArchiveError, OSError.
 
     What an interrupted restore has left at the place is no data from before. It is kept as well.
@@ -147,7 +151,7 @@ def move_away(data, place, stamp, running):
     return kept
 
 
-def put_files(new, manifest):
+def put_files(new: str, manifest: Data) -> None:
     """Put the owner's configuration and the node's password into their places."""
     for name in manifest["files"]:
         tree, _, rest = name.partition("/")
@@ -159,7 +163,7 @@ def put_files(new, manifest):
                 replace_file(target, stream.read(), 0o600)
 
 
-def place_backup(params, new, manifest):
+def place_backup(params: Data, new: str, manifest: Data) -> Tuple[Optional[str], Optional[str]]:
     """Exchange the data; return (snapshot of etcd or None, where the old data are or None). OSError."""
     data = params["data"]
     put_files(new, manifest)
@@ -173,7 +177,7 @@ def place_backup(params, new, manifest):
     return snapshot if os.path.exists(snapshot) else None, kept
 
 
-def take_back(data, stamp):
+def take_back(data: str, stamp: str) -> bool:
     """Put the data from before back, if this run has moved them; return whether it has. OSError.
 
     What has taken their place goes: it came from the backup, or from the first server.
@@ -189,7 +193,7 @@ def take_back(data, stamp):
     return True
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

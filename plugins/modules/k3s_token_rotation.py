@@ -13,6 +13,7 @@ import re
 import time
 import urllib.error
 import urllib.request
+from typing import Any, Dict, List, Optional, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -52,6 +53,8 @@ restart_due: {type: bool, returned: with state rotated, description: Whether a r
 kept: {type: str, returned: with state closed, description: 'File of the old token, or empty.'}
 """
 
+Data = Dict[str, Any]  # parameters
+
 SERVER_DIRECTORY = "/var/lib/rancher/k3s/server"
 # Where K3s and its unit may have a token from: files, and those that `token-file` in them names.
 CONFIGURATION = (
@@ -75,7 +78,7 @@ class RotationError(Exception):
     """The token cannot be changed; the text says why and what to do."""
 
 
-def read(path):
+def read(path: str) -> str:
     """A file's text without blanks around it, '' if there is none."""
     try:
         with open(path, encoding="utf-8", errors="replace") as stream:
@@ -84,7 +87,7 @@ def read(path):
         return ""
 
 
-def check(wanted, current):
+def check(wanted: str, current: str) -> None:
     """RotationError for what cannot be this cluster's new token."""
     ca_hash, _, new = parts(wanted)
     if not is_usable(new):
@@ -93,7 +96,7 @@ def check(wanted, current):
         raise RotationError("k3s_token is of another cluster: leave out what stands before its last colon")
 
 
-def check_version(version):
+def check_version(version: str) -> None:
     """RotationError for a K3s that does not have the request."""
     if is_older(version, FIRST_PATCH):
         raise RotationError(
@@ -102,14 +105,14 @@ def check_version(version):
         )
 
 
-def is_needed(current, wanted, record):
+def is_needed(current: str, wanted: Optional[str], record: str) -> bool:
     """Has the token still to be changed? `record` is the old one of an interrupted run, or ''."""
     if wanted is not None:
         return secret(wanted) != secret(current)
     return record in ("", current)
 
 
-def elsewhere(current, patterns, ours):
+def elsewhere(current: str, patterns: Sequence[str], ours: Optional[str]) -> List[str]:
     """Files of K3s' configuration that have this token, but for ours."""
     paths = [path for pattern in patterns for path in sorted(glob.glob(pattern))]
     named = [name for path in paths for name in TOKEN_FILE.findall(read(path))]
@@ -117,7 +120,7 @@ def elsewhere(current, patterns, ours):
     return [path for path in paths + named if path != ours and whole.search(read(path))]
 
 
-def rotate(url, current, wanted, ca):
+def rotate(url: str, current: str, wanted: Optional[str], ca: str) -> None:
     """Have K3s change its token. RotationError when it does not."""
     request = urllib.request.Request(  # noqa: S310 - the role gives an https URL
         url + PATH, json.dumps({"newToken": secret(wanted or "")}).encode(), method="PUT"
@@ -138,7 +141,7 @@ def rotate(url, current, wanted, ca):
         ) from error
 
 
-def ensure_rotated(params, current, check_mode):
+def ensure_rotated(params: Data, current: str, check_mode: bool) -> bool:
     """Whether the token had to be changed; afterwards it is, and the old one is in the record."""
     wanted, record = params["token"], read(params["record"])
     if wanted is not None:
@@ -158,7 +161,7 @@ def ensure_rotated(params, current, check_mode):
     return True
 
 
-def change(params, current):
+def change(params: Data, current: str) -> None:
     """Have K3s change its token; a cut in the middle leaves what the next run goes on with."""
     record, marker = params["record"], params["marker"]
     close(record, current)  # of a change before this one, which was not ended
@@ -175,7 +178,7 @@ def change(params, current):
         raise
 
 
-def close(record, current):
+def close(record: str, current: str) -> str:
     """Give the record of an old token its lasting name; '' when there is no old token in it."""
     if read(record) in ("", current):
         return ""
@@ -184,7 +187,7 @@ def close(record, current):
     return kept
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

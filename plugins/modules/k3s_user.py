@@ -8,6 +8,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import base64
 import json
 import os
+from typing import Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -41,6 +42,8 @@ api: {type: dict, description: C(url) and C(ca) (PEM) of the API server.}
 certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes
+
 RBAC = "rbac.authorization.k8s.io"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "jetson-k3s"
@@ -52,12 +55,12 @@ class UserError(Exception):
     """The user cannot be let in so; the text says why."""
 
 
-def binding_name(user):
+def binding_name(user: str) -> str:
     """Our ClusterRoleBinding of a user; a name of RBAC may have more signs than other names."""
     return "{}:{}".format(OURS, user)
 
 
-def binding(user, role):
+def binding(user: str, role: str) -> Data:
     """Our ClusterRoleBinding."""
     return {
         "apiVersion": RBAC + "/v1",
@@ -68,17 +71,17 @@ def binding(user, role):
     }
 
 
-def is_ours(item):
+def is_ours(item: Data) -> bool:
     """Have we made it?"""
     return (item["metadata"].get("labels") or {}).get(MANAGED_BY) == OURS
 
 
-def is_as(found, wanted):
+def is_as(found: Data, wanted: Data) -> bool:
     """Does a binding bind whom it should to what it should?"""
     return all(found.get(key) == wanted[key] for key in ("roleRef", "subjects"))
 
 
-def request_object(user, pem, seconds):
+def request_object(user: str, pem: str, seconds: int) -> Data:
     """The CertificateSigningRequest."""
     return {
         "apiVersion": "certificates.k8s.io/v1",
@@ -93,7 +96,7 @@ def request_object(user, pem, seconds):
     }
 
 
-def signed(user, pem, seconds):
+def signed(user: str, pem: str, seconds: int) -> str:
     """The certificate for a request; the request is gone afterwards. UserError when it is not signed."""
     # Kubernetes before 1.22 does not know expirationSeconds, and its kubectl would refuse the field.
     made = run(
@@ -118,12 +121,12 @@ def signed(user, pem, seconds):
     return base64.b64decode(certificate).decode()
 
 
-def is_answered(item):
+def is_answered(item: Data) -> bool:
     """Has the signer signed, or said that it does not?"""
     return bool((item.get("status") or {}).get("certificate") or condition(item, "Failed"))
 
 
-def api():
+def api() -> Dict[str, str]:
     """How the API server is reached from here: its URL and CA."""
     config = json.loads(run("config", "view", "--minify", "--raw", "--flatten", "--output=json"))
     cluster = config["clusters"][0]["cluster"]
@@ -133,7 +136,7 @@ def api():
     }
 
 
-def check_role(role):
+def check_role(role: str) -> None:
     """UserError when there is no ClusterRole of this name."""
     names = sorted(item["metadata"]["name"] for item in listed("clusterroles"))
     if role not in names:
@@ -144,25 +147,26 @@ def check_role(role):
         )
 
 
-def bind(user, role, state, check_mode):
-    """Have our binding say this, or not be there; returns whether it was otherwise."""
+def bind(user: str, role: Optional[str], check_mode: bool) -> bool:
+    """Make our binding to the role, or remove it if the role is None; returns whether that was necessary."""
     name = binding_name(user)
+    wanted = None if role is None else binding(user, role)
     found = get("clusterrolebinding", name)
     if found is not None and not is_ours(found):
         raise UserError("ClusterRoleBinding {} is not ours: remove or rename it".format(name))
-    if state == "absent":
-        changed = found is not None
+    if found is None or wanted is None:
+        changed = (found is None) != (wanted is None)
     else:
-        changed = found is None or not is_as(found, binding(user, role))
+        changed = not is_as(found, wanted)
     if changed and not check_mode:
         if found is not None:  # a binding's role cannot be changed
             run("delete", "--ignore-not-found", "clusterrolebinding", name)
-        if state == "present":
-            run("create", "--filename=-", stdin=json.dumps(binding(user, role)))
+        if wanted is not None:
+            run("create", "--filename=-", stdin=json.dumps(wanted))
     return changed
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -183,7 +187,8 @@ def main():
     try:
         if state != "absent":
             check_role(role)
-        changed = state != "known" and bind(user, role, state, module.check_mode)
+        bound = None if state == "absent" else role
+        changed = state != "known" and bind(user, bound, module.check_mode)
         certificate = ""
         if params["request"] and not module.check_mode:
             certificate, changed = signed(user, params["request"], params["seconds"]), True

@@ -7,6 +7,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import os
+from typing import Any, Dict, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -31,14 +32,16 @@ RETURN = r"""
 found: {description: Why nothing was done; empty if the Device is as it should be now.}
 """
 
+Data = Dict[str, Any]  # an object of Kubernetes
+
 KIND = "devices.scheduling.koordinator.sh"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # `kubectl diff` ends with 1 when there is a difference.
 DIFFERENT = (0, 1)
 
 
-def hindrance(device):
-    """Why the Device is not ours to make, '' if it is."""
+def reason_to_skip(device: Data) -> str:
+    """Why we must not make the Device, '' if we may."""
     if get("customresourcedefinition", KIND) is None:
         return "the cluster does not have the CRD {}".format(KIND)
     there = get(KIND, device["metadata"]["name"])
@@ -48,7 +51,7 @@ def hindrance(device):
     return ""
 
 
-def owned(device, node):
+def owned(device: Data, node: Data) -> Data:
     """The Device as a part of its node, as koordlet writes it."""
     owner = {
         "apiVersion": "v1",
@@ -61,7 +64,19 @@ def owned(device, node):
     return dict(device, metadata=dict(device["metadata"], ownerReferences=[owner]))
 
 
-def main():
+def ensure(device: Data, check_mode: bool) -> Tuple[str, str]:
+    """(why the Device was skipped or '', difference between the cluster's and ours)."""
+    reason, node = reason_to_skip(device), get("node", device["metadata"]["name"])
+    if reason or node is None:
+        return reason or "the cluster does not have this node", ""
+    text = json.dumps(owned(device, node))
+    difference = run("diff", "--filename=-", stdin=text, accept=DIFFERENT)
+    if difference and not check_mode:
+        run("apply", "--filename=-", stdin=text)
+    return "", difference
+
+
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={"device": {"type": "dict", "required": True}}, supports_check_mode=True
@@ -70,19 +85,10 @@ def main():
     if module.check_mode and not os.path.exists(K3S):
         module.exit_json(changed=False, found="K3s is not there yet")
     try:
-        found = hindrance(device)
-        node = get("node", device["metadata"]["name"])
-        if not found and node is None:
-            found = "the cluster does not have this node"
-        if found:
-            module.exit_json(changed=False, found=found)
-        text = json.dumps(owned(device, node))
-        difference = run("diff", "--filename=-", stdin=text, accept=DIFFERENT)
-        if difference and not module.check_mode:
-            run("apply", "--filename=-", stdin=text)
+        found, difference = ensure(device, module.check_mode)
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
-    module.exit_json(changed=bool(difference), found="", diff={"prepared": difference})
+    module.exit_json(changed=bool(difference), found=found, diff={"prepared": difference})
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import os
 import re
 import subprocess
+from typing import Dict, NamedTuple, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -38,23 +39,30 @@ class PowerModeError(Exception):
     """The mode cannot be had; the text says why."""
 
 
-def parse_models(text):
-    """Modes of nvpmodel.conf, as {id: (name, {mask: value})}."""
-    models, masks = {}, None
+class Mode(NamedTuple):
+    """A power mode of nvpmodel.conf."""
+
+    name: str
+    masks: Dict[str, str]
+
+
+def parse_models(text: str) -> Dict[int, Mode]:
+    """Modes of nvpmodel.conf, by their numbers."""
+    models: Dict[int, Mode] = {}
+    masks: Optional[Dict[str, str]] = None
     for line in map(str.strip, text.splitlines()):
-        model = MODEL.match(line)
+        model, mask = MODEL.match(line), MASK.match(line)
         if model:
             masks = {}
-            models[int(model.group(1))] = (model.group(2), masks)
+            models[int(model.group(1))] = Mode(model.group(2), masks)
         elif SECTION.match(line):
             masks = None
-        elif masks is not None and MASK.match(line):
-            name, value = MASK.match(line).groups()
-            masks[name.upper()] = value
+        elif masks is not None and mask:
+            masks[mask.group(1).upper()] = mask.group(2)
     return models
 
 
-def parse_query(text):
+def parse_query(text: str) -> int:
     """Number of the present mode from `nvpmodel -q`: the line after the one with its name."""
     match = re.search(r"NV Power Mode: *\S+\s*\n\s*(\d+)", text)
     if match is None:
@@ -62,26 +70,26 @@ def parse_query(text):
     return int(match.group(1))
 
 
-def find(models, wanted):
+def find(models: Dict[int, Mode], wanted: str) -> int:
     """Number of a mode given by number or name; PowerModeError lists those there are."""
-    for number, (name, _) in models.items():
-        if wanted.lower() in (str(number), name.lower()):
+    for number, mode in models.items():
+        if wanted.lower() in (str(number), mode.name.lower()):
             return number
-    known = ", ".join("{} ({})".format(number, name) for number, (name, _) in sorted(models.items()))
+    known = ", ".join("{} ({})".format(number, mode.name) for number, mode in sorted(models.items()))
     raise PowerModeError("this board has no power mode {}; it has {}".format(wanted, known or "none"))
 
 
-def needs_reboot(models, present, wanted):
+def needs_reboot(models: Dict[int, Mode], present: int, wanted: int) -> bool:
     """Do the two modes differ in a mask? A present mode that is not in the file may differ in anything."""
-    return present != wanted and (present not in models or models[present][1] != models[wanted][1])
+    return present != wanted and (present not in models or models[present].masks != models[wanted].masks)
 
 
-def describe(models, number):
+def describe(models: Dict[int, Mode], number: int) -> str:
     """A mode for people."""
-    return "power mode {} ({})\n".format(number, models[number][0] if number in models else "unknown")
+    return "power mode {} ({})\n".format(number, models[number].name if number in models else "unknown")
 
 
-def set_mode(program, number):
+def set_mode(program: str, number: int) -> None:
     """Call nvpmodel; PowerModeError with what it says when it fails.
 
     It asks when it sees a need to reboot that the file does not show; without anybody to answer that is a no.
@@ -98,7 +106,7 @@ def set_mode(program, number):
         raise PowerModeError("`nvpmodel -m {}` fails: {}".format(number, said.strip()))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -111,7 +119,7 @@ def main():
     if program is None or not os.path.exists(module.params["config"]):
         module.fail_json(msg="this board has no nvpmodel or no {}".format(module.params["config"]))
 
-    def query():
+    def query() -> int:
         return parse_query(module.run_command([program, "-q"], check_rc=True)[1])
 
     try:

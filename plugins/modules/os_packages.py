@@ -9,6 +9,7 @@ import fnmatch
 import os
 import re
 import time
+from typing import Any, Callable, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -42,6 +43,9 @@ disruptive: {type: bool, description: Whether a package is updated that is left 
 summary: {type: str, description: 'What is updated and what has an update and is left alone, for people.'}
 """
 
+Data = Dict[str, Any]  # parameters, or a result
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
+
 OWNERS_PREFERENCES = "/etc/apt/preferences"
 # apt's own words for a package that it would install or update.
 CHANGE = re.compile(r"^Inst (\S+) (?:\[\S+\] )?\((\S+) ", re.MULTILINE)
@@ -66,7 +70,7 @@ class AptError(Exception):
     """apt or dpkg failed; the text is for people."""
 
 
-def preferences(security, left, also):
+def preferences(security: bool, left: Dict[str, List[str]], also: List[str]) -> str:
     """Text of apt_preferences(5). The first record that matches counts; those that name packages come first.
 
     Priorities: 990 above all others, 100 as installed versions have, 1 below these, -1 never.
@@ -84,31 +88,32 @@ def preferences(security, left, also):
     return "".join("Package: {}\nPin: {}\nPin-Priority: {}\n\n".format(*record) for record in records)
 
 
-def matches(name, patterns):
+def matches(name: str, patterns: List[str]) -> bool:
     """Is the package named by one of the patterns? apt calls one of another architecture NAME:ARCH."""
-    return any(fnmatch.fnmatchcase(name.split(":")[0], pattern) for pattern in patterns)
+    package = name.partition(":")[0]
+    return any(fnmatch.fnmatchcase(package, pattern) for pattern in patterns)
 
 
 class Apt:
     """Calls apt-get and dpkg, and waits for other programs that do."""
 
-    def __init__(self, module):
-        self.module = module
+    def __init__(self, module: AnsibleModule) -> None:
+        self.run_command: Run = module.run_command
         self.deadline = time.monotonic() + module.params["lock_timeout"]
         proxy = {name: module.params[name] for name in PROXY if module.params[name]}
         self.environment = dict(ENVIRONMENT, **proxy)
 
-    def run(self, *argv):
+    def run(self, *argv: str) -> str:
         """Output of a program, with its complaints; AptError when it fails."""
         while True:
-            code, out, err = self.module.run_command(list(argv), environ_update=self.environment)
+            code, out, err = self.run_command(list(argv), environ_update=self.environment)
             if code == 0:
                 return out + err
             if not LOCKED.search(err) or time.monotonic() > self.deadline:
                 raise AptError("{}: {}".format(" ".join(argv), (err.strip() or out.strip())[-2000:]))
             time.sleep(RETRY_SECONDS)
 
-    def fetch(self):
+    def fetch(self) -> None:
         """Fetch the package lists; one that cannot be fetched would hide updates."""
         try:
             said = self.run("apt-get", "update")
@@ -121,20 +126,20 @@ class Apt:
                 "remove it from /etc/apt/sources.list(.d): {}".format("; ".join(failed))
             )
 
-    def upgrade(self, *options):
+    def upgrade(self, *options: str) -> str:
         """Output of `apt-get upgrade`, which removes nothing."""
         return self.run("apt-get", "--with-new-pkgs", "--assume-yes", *options, "upgrade")
 
-    def changes(self, *options):
+    def changes(self, *options: str) -> Dict[str, str]:
         """Packages that an upgrade with these options would update or install, {name: version}."""
         return dict(CHANGE.findall(self.upgrade("--simulate", *options)))
 
-    def finish(self):
+    def finish(self) -> None:
         """Configure packages that an interrupted run has left."""
         self.run("dpkg", *KEEP_CONFIGURATION, "--configure", "--pending")
 
 
-def check_holds(apt, changes, available, also):
+def check_holds(apt: Apt, changes: Dict[str, str], available: Dict[str, str], also: List[str]) -> None:
     """Packages that are named have to be free to change."""
     held = apt.run("apt-mark", "showhold").split()
     named = [name for name in held if matches(name, also) and name in available and name not in changes]
@@ -147,7 +152,7 @@ def check_holds(apt, changes, available, also):
         )
 
 
-def summary(changes, left):
+def summary(changes: Dict[str, str], left: Dict[str, str]) -> str:
     """The update for people."""
     return "\n".join(
         "{}: {}".format(title, ", ".join(" ".join(item) for item in sorted(found.items())) or "nothing")
@@ -155,7 +160,7 @@ def summary(changes, left):
     )
 
 
-def update(module, apt):
+def update(module: AnsibleModule, apt: Apt) -> Data:
     """Update; returns the module's result."""
     params = module.params
     text = preferences(params["security"], params["left"], params["also"])
@@ -183,7 +188,7 @@ def update(module, apt):
     }
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
@@ -199,7 +204,8 @@ def main():
         supports_check_mode=True,
     )
     module.run_command_environ_update = {"LC_ALL": "C", "LANG": "C"}
-    apt, result = Apt(module), {"changed": False}
+    apt = Apt(module)
+    result: Data = {"changed": False}
     try:
         if not module.params["fetch"]:
             result = update(module, apt)

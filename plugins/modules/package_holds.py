@@ -6,6 +6,7 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import os
+from typing import List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
@@ -39,7 +40,7 @@ packages:
 """
 
 
-def read_names(path):
+def read_names(path: str) -> List[str]:
     """The names in a record; none if there is no record."""
     if not os.path.exists(path):
         return []
@@ -47,7 +48,9 @@ def read_names(path):
         return stream.read().split()
 
 
-def plan(state, recorded, installed, held):
+def plan(
+    state: str, recorded: List[str], installed: List[str], held: List[str]
+) -> Tuple[List[str], List[str]]:
     """(Names of the new record, arguments for `apt-mark hold` or `unhold`)."""
     if state == "present":
         kept = sorted(set(recorded) & set(installed))
@@ -55,7 +58,7 @@ def plan(state, recorded, installed, held):
     return ([] if state == "absent" else sorted(set(recorded))), sorted(set(recorded) & set(held))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

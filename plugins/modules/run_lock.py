@@ -10,6 +10,7 @@ import json
 import os
 import socket
 import time
+from typing import Any, Callable, Dict, Iterator, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -45,6 +46,8 @@ other: {type: str, returned: with state read, description: 'The other run that h
 boot_id: {type: str, returned: with state read, description: The id of the board's boot.}
 """
 
+Data = Dict[str, Any]  # a lock, or a run
+
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
 # Longer than a run needs from its first change to its end. A lock only expires if its run was killed on
@@ -52,12 +55,12 @@ BOOT_ID = "/proc/sys/kernel/random/boot_id"
 LOCK_SECONDS = 3600
 
 
-def is_own(lock, run):
+def is_own(lock: Data, run: Data) -> bool:
     """Whether this run has the lock."""
     return all(lock[key] == run[key] for key in ("who", "controller", "process"))
 
 
-def is_over(lock, run, now):
+def is_over(lock: Data, run: Data, now: float) -> bool:
     """Whether the lock has expired or its run has ended. Only the computer of that run knows the latter."""
     if now >= lock["until"]:
         return True
@@ -65,12 +68,17 @@ def is_over(lock, run, now):
     return seen and run["alive"] is not None and lock["process"] not in run["alive"]
 
 
-def described(lock):
+def is_of_other(lock: Data, run: Data, now: float) -> bool:
+    """Whether another run has the lock and goes on."""
+    return not is_own(lock, run) and not is_over(lock, run, now)
+
+
+def described(lock: Data) -> str:
     """A lock for people."""
     return "{who}, who runs {playbook} since {since}".format(**lock)
 
 
-def changed(last):
+def changed(last: Data) -> str:
     """The message for a run that would go on with what it knew before another run came."""
     return (
         "{host}: {who} has run {playbook} on this board since this run has checked it. This run changed "
@@ -78,7 +86,7 @@ def changed(last):
     ).format(host=socket.gethostname(), **last)
 
 
-def refusal(path, lock, now):
+def refusal(path: str, lock: Data, now: float) -> str:
     """The message for a run that must not go on."""
     return (
         "{host}: locked by {owner}. Nothing was changed on this board. If "
@@ -93,24 +101,25 @@ def refusal(path, lock, now):
     )
 
 
-def renewed(lock, run, now):
+def renewed(lock: Optional[Data], run: Data, now: float) -> Data:
     """The lock of this run. If the run had the lock before, the time since when stays."""
     since = lock["since"] if lock and is_own(lock, run) else run["since"]
     kept = {key: run[key] for key in ("who", "playbook", "controller", "process")}
     return dict(kept, since=since, until=now + LOCK_SECONDS)
 
 
-def read(path):
+def read(path: str) -> Optional[Data]:
     """The lock; None without one."""
     try:
         with open(path) as stream:
-            return json.load(stream)
+            lock: Data = json.load(stream)
     except FileNotFoundError:
         return None
+    return lock
 
 
 @contextlib.contextmanager
-def exclusive(path):
+def exclusive(path: str) -> Iterator[None]:
     """No other run reads or writes the lock meanwhile. TimeoutError when another process does not release it.
 
     Every user of the board can open the directory, but only root this file.
@@ -122,25 +131,25 @@ def exclusive(path):
         yield
 
 
-def ended(path):
+def ended(path: str) -> str:
     """The file of the last lock that was released."""
     return os.path.join(os.path.dirname(path), "last.json")
 
 
-def other(path, run, now):
+def other(path: str, run: Data, now: float) -> str:
     """The other run that has the lock and goes on, '' without one."""
     lock = read(path)
-    return described(lock) if lock and not is_own(lock, run) and not is_over(lock, run, now) else ""
+    return described(lock) if lock and is_of_other(lock, run, now) else ""
 
 
-def acquire(path, run, now, clean, again=False):
+def acquire(path: str, run: Data, now: float, clean: Callable[[], None], again: bool = False) -> str:
     """Lock the board or renew the lock; return "" or a refusal. A new lock is preceded by `clean`.
 
     `again`: this run has released the board, and goes on if no other run has had the lock since.
     """
     with exclusive(path):
         lock = read(path)
-        if other(path, run, now):
+        if lock and is_of_other(lock, run, now):
             return refusal(path, lock, now)
         last = lock or read(ended(path))
         if again and last and not is_own(last, run):
@@ -151,7 +160,7 @@ def acquire(path, run, now, clean, again=False):
     return ""
 
 
-def release(path, run):
+def release(path: str, run: Data) -> None:
     """End the lock if this run has it."""
     with exclusive(path):
         lock = read(path)
@@ -159,7 +168,7 @@ def release(path, run):
             os.rename(path, ended(path))
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -5,6 +5,8 @@
 Runs on the board, therefore Python 3.6 compatible.
 """
 
+from typing import Callable, Optional, Tuple
+
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
 
@@ -21,10 +23,12 @@ RETURN = r"""
 text: {type: str, description: 'The lines, or the error message of journalctl.'}
 """
 
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
+
 LINES = 15
 
 
-def journal(run, journalctl, unit):
+def journal(run: Run, journalctl: Optional[str], unit: str) -> str:
     """The last lines of a unit's journal, or the error message; C(run) is AnsibleModule.run_command."""
     if journalctl is None:
         return "this board has no journalctl"
@@ -33,7 +37,7 @@ def journal(run, journalctl, unit):
     return redact(out if code == 0 else err).rstrip("\n")
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import hashlib
 import json
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -30,6 +31,8 @@ RETURN = r"""
 reason: {type: str, description: 'Why the container was changed, empty otherwise.'}
 """
 
+Data = Dict[str, Any]  # parsed JSON, or parameters
+
 # Its value is the description's digest, by which a change is found.
 LABEL = "io.github.jetson-k3s.stand-by"
 # A plugin that cannot work ends by itself before that: it reads settings and board first.
@@ -38,13 +41,13 @@ STILL_RUNS = 124  # timeout(1): it had to end the wait
 STOP_SECONDS = "10"  # as the pod's terminationGracePeriodSeconds
 
 
-def description(image_id, options, arguments):
+def description(image_id: Optional[str], options: List[str], arguments: List[str]) -> str:
     """A digest of all that a container is made of."""
     text = json.dumps([image_id, options, arguments])
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def reason_to_replace(found, wanted):
+def reason_to_replace(found: Optional[Data], wanted: str) -> str:
     """Why this container cannot stay; '' if it can. `found` is Docker's description of it, or None."""
     if found is None:
         return "there is none"
@@ -58,32 +61,32 @@ def reason_to_replace(found, wanted):
 class Engine:
     """The board's Docker."""
 
-    def __init__(self, module):
+    def __init__(self, module: AnsibleModule) -> None:
         self.module = module
 
-    def ask(self, *argv):
+    def ask(self, *argv: str) -> Tuple[int, str]:
         """The exit status and the output of a command."""
         code, out, err = self.module.run_command(["docker", *argv])
         return code, out.strip() or err.strip()
 
-    def run(self, *argv):
+    def run(self, *argv: str) -> str:
         """Output of a command that has to succeed."""
         code, said = self.ask(*argv)
         if code != 0:
             self.module.fail_json(msg="`docker {}`: {}".format(argv[0], said))
         return said
 
-    def inspect(self, kind, name):
+    def inspect(self, kind: str, name: str) -> Optional[Data]:
         """Docker's description of an object, None without one."""
         code, out, _ = self.module.run_command(["docker", kind, "inspect", name])
         return json.loads(out)[0] if code == 0 else None
 
-    def remove(self, name):
+    def remove(self, name: str) -> None:
         """Stop a container and remove it."""
         self.run("stop", "--time", STOP_SECONDS, name)
         self.run("rm", "--force", name)
 
-    def start(self, name):
+    def start(self, name: str) -> None:
         """Start a container, and see that it goes on."""
         self.run("start", name)
         code, _, _ = self.module.run_command(["timeout", SETTLE_SECONDS, "docker", "wait", name])
@@ -95,12 +98,12 @@ class Engine:
             )
 
 
-def ensure(engine, params, check):
+def ensure(engine: Engine, params: Data, check: bool) -> str:
     """Make the container as described; why that was needed, '' if it was so."""
     name, new = params["name"], params["name"] + ".new"
     image = engine.inspect("image", params["image"])
     found = engine.inspect("container", name)
-    wanted = description(image and image["Id"], params["options"], params["arguments"])
+    wanted = description(image["Id"] if image else None, params["options"], params["arguments"])
     reason = reason_to_replace(found, wanted)
     if reason:
         if not check:
@@ -115,7 +118,7 @@ def ensure(engine, params, check):
     return reason
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import json
 import socket
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import content_of_inspected
@@ -32,6 +33,8 @@ reason: {type: str, description: Why not; empty if it has.}
 wrong: {type: dict, description: 'C(name), C(expected) and C(found) id of a wrong image.'}
 """
 
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
+
 # As role image_supply's registry_images writes them.
 REPOSITORY = "jetson-k3s"
 CONNECT_SECONDS = 5
@@ -40,7 +43,7 @@ PULL_SECONDS = 900
 TIMED_OUT = 124  # timeout(1)
 
 
-def unreachable(registry):
+def unreachable(registry: str) -> str:
     """Why no connection can be made; empty if one can."""
     host, _, port = registry.rpartition(":")
     try:
@@ -50,7 +53,7 @@ def unreachable(registry):
     return ""
 
 
-def reference(registry, image):
+def reference(registry: str, image: str) -> str:
     """The name of an image in the registry."""
     return "{}/{}:{}".format(registry, REPOSITORY, image.partition(":")[2])
 
@@ -58,10 +61,10 @@ def reference(registry, image):
 class Docker:
     """The board's engine, spoken to by its command; `run` is AnsibleModule.run_command."""
 
-    def __init__(self, run):
+    def __init__(self, run: Run) -> None:
         self.run = run
 
-    def identities(self, name):
+    def identities(self, name: str) -> List[str]:
         """The id and the content of an image, by its name or its id; nothing if there is none."""
         code, out, _ = self.run(["docker", "image", "inspect", name])
         return (
@@ -70,7 +73,7 @@ class Docker:
             else []
         )
 
-    def pull(self, name):
+    def pull(self, name: str) -> str:
         """Why an image could not be pulled; empty if it was."""
         code, out, err = self.run(["timeout", str(PULL_SECONDS), "docker", "pull", name])
         if code == TIMED_OUT:
@@ -78,7 +81,9 @@ class Docker:
         return (err.strip() or out.strip() or "exit status {}".format(code)) if code else ""
 
 
-def supply(docker, registry, images, contents):
+def supply(
+    docker: Docker, registry: str, images: Dict[str, str], contents: Dict[str, str]
+) -> Tuple[bool, str, Optional[Dict[str, str]]]:
     """Bring the images into Docker: (were any missing, why one is missing yet or '', a wrong one or None)."""
     changed = False
     for name, image in sorted(images.items()):
@@ -102,7 +107,7 @@ def supply(docker, registry, images, contents):
     return changed, "", None
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -37,7 +37,7 @@ path: {type: str, returned: with C(present), description: The directory. In chec
 """
 
 
-def main():
+def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={

@@ -381,7 +381,7 @@ STUCK["metadata"]["deletionTimestamp"] = "2026-11-22T10:00:00Z"
     ids=["old-pod-stays", "no-image", "crashes", "no-pod"],
 )
 def test_plugin_that_is_not_replaced_is_reported(pods: list[Data], words: str) -> None:
-    assert re.search(words, node_module.plight(daemonset(PLUGIN), pods), re.DOTALL)
+    assert re.search(words, node_module.why_not_renewed(daemonset(PLUGIN), pods), re.DOTALL)
 
 
 def test_orphaned_pods_are_deleted_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -263,10 +263,10 @@ def test_user_is_bound_once_and_to_another_role_by_another_binding(
             del objects[argv[-1]]
 
     monkeypatch.setattr(user, "run", run)
-    bound = [user.bind("anna", role, "present", False) for role in ("view", "view", "edit")]
+    bound = [user.bind("anna", role, False) for role in ("view", "view", "edit")]
     assert bound == [True, False, True]
     assert objects["jetson-k3s:anna"] == user.binding("anna", "edit")
-    assert [user.bind("anna", None, "absent", False) for _ in range(2)] == [True, False]
+    assert [user.bind("anna", None, False) for _ in range(2)] == [True, False]
 
 
 def test_unknown_role_is_refused_with_the_names_of_the_others(objects: Data) -> None:
@@ -276,13 +276,13 @@ def test_unknown_role_is_refused_with_the_names_of_the_others(objects: Data) -> 
 
 
 def test_binding_is_planned_in_check_mode_and_one_of_others_is_refused(objects: Data) -> None:
-    assert user.bind("anna", "view", "present", True) is True
+    assert user.bind("anna", "view", True) is True
     theirs = user.binding("anna", "admin")
     theirs["metadata"]["labels"] = {}
     objects["jetson-k3s:anna"] = theirs
-    for state in ("present", "absent"):
+    for role in ("view", None):
         with pytest.raises(user.UserError, match="is not ours"):
-            user.bind("anna", "view", state, False)
+            user.bind("anna", role, False)
 
 
 @pytest.mark.parametrize(

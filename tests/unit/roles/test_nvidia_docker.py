@@ -267,7 +267,7 @@ def test_file_behind_a_link_is_written_by_ansibles_own_move(tmp_path: Path) -> N
     kept = tmp_path / "kept.toml"
     kept.write_text("a = 1\n")
     (tmp_path / "config.toml").symlink_to(kept)
-    environment.put(str(tmp_path / "config.toml"), "b = 1\n", lambda one, other: Path(one).rename(other))
+    environment.put(str(tmp_path / "config.toml"), "b = 1\n", os.replace)
     assert (tmp_path / "config.toml").is_symlink()
     assert kept.read_text() == "b = 1\n"
 
