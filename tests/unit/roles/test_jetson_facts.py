@@ -93,7 +93,7 @@ def test_daemon_json_is_read_or_its_error_named(
     assert found["error"] is None if error is None else error in found["error"]
 
 
-class FakeCommands:
+class FakeCommands(facts.Commands):
     def __init__(self, outputs: dict[str, str]) -> None:
         self.outputs = outputs
 

@@ -120,7 +120,7 @@ class EndedError(Exception):
     """A module has failed."""
 
 
-class Engine:
+class Engine(container.Engine):
     """SIMULATED: Docker's containers, and what was done to them."""
 
     def __init__(self, found: dict[str, Data]) -> None:
@@ -131,7 +131,8 @@ class Engine:
     def inspect(self, kind: str, name: str) -> Data | None:
         return {"Id": self.image_id} if kind == "image" else self.containers.get(name)
 
-    def run(self, command: str, *argv: str) -> None:
+    def run(self, *argv: str) -> str:
+        command = argv[0]
         if command == self.refuses:
             raise EndedError(command)
         if command == "create":
@@ -140,9 +141,10 @@ class Engine:
             labels = {key: value}
             self.containers[options["name"]] = {"Config": {"Labels": labels}, "State": {"Running": False}}
         elif command == "rename":
-            self.containers[argv[1]] = self.containers.pop(argv[0])
+            self.containers[argv[2]] = self.containers.pop(argv[1])
         elif command == "rm":
             del self.containers[argv[-1]]
+        return ""
 
     def remove(self, name: str) -> None:
         del self.containers[name]
