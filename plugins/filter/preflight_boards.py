@@ -186,7 +186,7 @@ def quantity(text: str) -> float | None:
     number, suffix, binary = match.groups()
     if suffix == "m":
         return None if binary else float(number) / 1000
-    return float(number) * (1024 if binary else 1000) ** POWERS[suffix]
+    return float(number) * (1024.0 if binary else 1000.0) ** POWERS[suffix]
 
 
 def memory_left(total: int, units: str, requests: str) -> int | None:

@@ -111,11 +111,12 @@ def findings_of_upgrade(facts: Facts, server: str | None, upgrades: bool = False
     installed, wanted = facts["k3s"]["version"], facts["bundle"].get("k3s_version")
     if upgrades or wanted is None:
         return []
-    here, there, then = (
-        None if version is None else numbers(version)[:2] for version in (installed, server, wanted)
-    )
-    follows = there is not None and facts["role"] == "agent" and there >= then
-    ahead = there is not None and there < then if here is None else here < then and not follows
+    then, there = numbers(wanted)[:2], None if server is None else numbers(server)[:2]
+    if installed is None:
+        ahead = there is not None and there < then
+    else:
+        follows = facts["role"] == "agent" and there is not None and there >= then
+        ahead = numbers(installed)[:2] < then and not follows
     if not ahead:
         return []
     where = f"{installed} on this board" if installed else f"{server} on its server"

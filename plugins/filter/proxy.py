@@ -145,8 +145,8 @@ def peers(boards: Iterable[Mapping[str, Any]]) -> list[str]:
         found += [board.get("ansible_host") or board.get("inventory_hostname")]
         found += [board.get("jetson_k3s_address")]
         config = board.get("k3s_board_config")
-        for key in ADDRESSES if isinstance(config, dict) else ():
-            value = config.get(key)
+        settings = config if isinstance(config, dict) else {}
+        for value in map(settings.get, ADDRESSES):
             found += value if isinstance(value, list) else str(value or "").split(",")
     return [str(one).strip() for one in found if one and str(one).strip()]
 

@@ -7,14 +7,17 @@ Runs on the board, therefore Python 3.6 compatible.
 import contextlib
 import os
 import tempfile
+from typing import Callable
 
 
-def make_directory(path):
+def make_directory(path: str) -> None:
     """Make the directory that a file lies in."""
     os.makedirs(os.path.dirname(path), 0o755, exist_ok=True)
 
 
-def replace_file(path, text, mode=0o644, rename=os.rename):
+def replace_file(
+    path: str, text: str, mode: int = 0o644, rename: Callable[[str, str], None] = os.rename
+) -> None:
     """Make or replace a file in one step. Raises OSError.
 
     With AnsibleModule.atomic_move as `rename` an old file's owner and mode stay.
@@ -52,7 +55,7 @@ def replacement(path, mode=0o644, rename=os.rename):
         os.close(directory)
 
 
-def leave_marker(path):
+def leave_marker(path: str) -> None:
     """Make the marker file, before the change that needs the restart; the role removes it after the restart.
 
     In /run, because a reboot restarts as well.

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import tarfile
+from typing import Dict, NamedTuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import content_of_config
 
@@ -18,7 +19,14 @@ class BundleError(Exception):
     """The bundle cannot be used; the text says why."""
 
 
-def sha256(path):
+class ArchivedImage(NamedTuple):
+    """An image's id in Docker's own store, and its identity in every store."""
+
+    id: str
+    content: str
+
+
+def sha256(path: str) -> str:
     """Hexadecimal SHA-256 of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as handle:
@@ -27,7 +35,7 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def parse_sums(text):
+def parse_sums(text: str) -> Dict[str, str]:
     """Lines of `sha256sum`, as {file name: hexadecimal digest}."""
     sums = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -38,21 +46,22 @@ def parse_sums(text):
     return sums
 
 
-def documents(archive):
+def documents(archive: str) -> Dict[str, bytes]:
     """{name: content} of the files of an archive that are small enough to be JSON about an image.
 
     One pass, because a gzipped archive can be read from front to end only.
     """
+    found = {}
     with tarfile.open(archive) as tar:
-        return {
-            member.name: tar.extractfile(member).read()
-            for member in tar
-            if member.isfile() and member.size <= LARGEST_DOCUMENT
-        }
+        for member in tar:
+            content = tar.extractfile(member) if member.isfile() else None
+            if content is not None and member.size <= LARGEST_DOCUMENT:
+                found[member.name] = content.read()
+    return found
 
 
-def archived_images(archive):
-    """{image name: (id, identity in every store)} of a `docker save` archive, by its manifest.json."""
+def archived_images(archive: str) -> Dict[str, ArchivedImage]:
+    """{image name: image} of a `docker save` archive, by its manifest.json."""
     found = documents(archive)
     if "manifest.json" not in found:
         raise BundleError("{}: it has no manifest.json".format(os.path.basename(archive)))
@@ -64,11 +73,11 @@ def archived_images(archive):
             raise BundleError("{}: it lacks {}".format(os.path.basename(archive), entry["Config"]))
         content = content_of_config(json.loads(found[entry["Config"]].decode("utf-8")))
         for name in entry.get("RepoTags") or []:
-            images[familiar_name(name)] = ("sha256:" + digest, content)
+            images[familiar_name(name)] = ArchivedImage("sha256:" + digest, content)
     return images
 
 
-def familiar_name(name):
+def familiar_name(name: str) -> str:
     """An image's name as `docker image ls` prints it: without Docker's default registry."""
     for prefix in ("docker.io/library/", "docker.io/"):
         if name.startswith(prefix):

@@ -14,7 +14,7 @@ WAIT_SECONDS = 120
 RETRY_SECONDS = 0.1
 
 
-def holder(descriptor, locks="/proc/locks"):
+def holder(descriptor: int, locks: str = "/proc/locks") -> str:
     """The process that has locked an open file, for people. The kernel's list has it by the file's inode."""
     inode = str(os.fstat(descriptor).st_ino)
     try:
@@ -29,7 +29,7 @@ def holder(descriptor, locks="/proc/locks"):
     return "another process"
 
 
-def acquired(descriptor):
+def acquired(descriptor: int) -> bool:
     """Lock an open file or directory, if no other process has locked it; whether it is."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -38,7 +38,7 @@ def acquired(descriptor):
     return True
 
 
-def lock(descriptor, path):
+def lock(descriptor: int, path: str) -> None:
     """Lock an open file or directory until it is closed. TimeoutError names `path` and the holder."""
     until = time.monotonic() + WAIT_SECONDS
     while not acquired(descriptor):

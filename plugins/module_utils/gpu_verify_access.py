@@ -5,6 +5,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import re
+from typing import Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_device_query import (
     SIMULATED,
@@ -15,11 +16,17 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods
     COMPUTE,
     COMPUTED,
     DEVICE_QUERY,
+    Bench,
     gpu_nodes,
     pod,
     uninvited_pod,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Skipped
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import (
+    CheckFailed,
+    Record,
+    Skipped,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data
 
 USER = 1000  # the first user of a Jetson, and of most images
 READY = "ready"
@@ -63,7 +70,7 @@ OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptm
 MEMORY_TOLERANCE = 0.1
 
 
-def run_query(bench, record, manifest):
+def run_query(bench: Bench, record: Record, manifest: Data) -> Tuple[Data, str]:
     """Run deviceQuery in a pod to its end; return (what it says, its output)."""
     name = manifest["metadata"]["name"]
     bench.start(record, manifest)
@@ -72,13 +79,13 @@ def run_query(bench, record, manifest):
     return dict(parse(text), phase=phase, output=text.splitlines()), text
 
 
-def judge(query, text):
+def judge(query: Data, text: str) -> None:
     """Raise CheckFailed unless deviceQuery has passed."""
     if query["phase"] != "Succeeded" or query["result"] != "PASS" or not query["detected"]:
         raise CheckFailed("deviceQuery did not pass (pod {phase}): {}".format(complaint(text), **query))
 
 
-def device_query(bench, gpu, record):
+def device_query(bench: Bench, gpu: Data, record: Record) -> None:
     """A pod that asks for the GPU runs deviceQuery to its end; writes `device_query` into `gpu`."""
     own = bench.params["own_image"]
     params = dict(bench.params, image=own or bench.params["image"])
@@ -93,7 +100,7 @@ def device_query(bench, gpu, record):
     record.prove("image {}".format(params["image"]))
 
 
-def cuda_kernel(bench, gpu, record):
+def cuda_kernel(bench: Bench, gpu: Data, record: Record) -> None:
     """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
     name = "kernel"
     bench.start(record, pod(name, bench.params, COMPUTE))
@@ -104,7 +111,7 @@ def cuda_kernel(bench, gpu, record):
         record.prove("SIMULATED: no GPU ran this kernel")
 
 
-def non_root(bench, record):
+def non_root(bench: Bench, record: Record) -> None:
     """deviceQuery passes for a user who is only in the group video."""
     group = bench.params["video_group"]
     if group is None:
@@ -127,7 +134,7 @@ def non_root(bench, record):
         )
 
 
-def uninvited(bench, record):
+def uninvited(bench: Bench, record: Record) -> None:
     """List the GPU's device nodes in a pod without a request: none are allowed in strict mode."""
     name = "uninvited"
     bench.start(record, uninvited_pod(name, bench.params, LOOK))
@@ -150,7 +157,7 @@ def uninvited(bench, record):
     record.prove("nvidia_docker_strict is off: any image may take the GPU")
 
 
-def unified_memory(params, gpu, record):
+def unified_memory(params: Data, gpu: Data, record: Record) -> None:
     """CUDA says that CPU and GPU share their memory, and its size is the board's."""
     query = gpu["device_query"]
     if query["integrated"] is None or query["memory_bytes"] is None:

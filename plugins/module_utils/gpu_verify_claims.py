@@ -4,9 +4,12 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+from typing import List, Sequence
+
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import DRA as API_VERSION
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
     WatchTimeoutError,
     claim_users,
     get,
@@ -21,13 +24,13 @@ CLASSES = {"exclusive": DRIVER, "capacity": DRIVER, "shares": "shared." + DRIVER
 NONE_LEFT = "cannot allocate all claims"
 
 
-def devices(node):
+def devices(node: str) -> List[Data]:
     """The devices that the driver has published for a node."""
     slices = get("resourceslices", slices_of(node)) or {"items": []}
     return [device for item in slices["items"] for device in item["spec"].get("devices") or []]
 
 
-def wait_for_devices(node, seconds):
+def wait_for_devices(node: str, seconds: float) -> List[Data]:
     """The same; where there is none, waits for one: a kubelet that starts removes the slices before it."""
     found = devices(node)
     if found:
@@ -41,17 +44,18 @@ def wait_for_devices(node, seconds):
     return devices(node)
 
 
-def slices_of(node):
+def slices_of(node: str) -> str:
     """What selects the driver's slices of a node."""
     return "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
 
 
-def sharing_of(found):
+def sharing_of(found: Sequence[Data]) -> str:
     """The DRA driver's mode, by the attribute of its devices."""
-    return found[0]["attributes"]["sharing"]["string"]
+    sharing: str = found[0]["attributes"]["sharing"]["string"]
+    return sharing
 
 
-def name_of_class(found):
+def name_of_class(found: Sequence[Data]) -> str:
     """The class by which the proof asks for one of these devices."""
     sharing = sharing_of(found)
     if sharing not in CLASSES:
@@ -59,7 +63,7 @@ def name_of_class(found):
     return CLASSES[sharing]
 
 
-def taints(device):
+def taints(device: Data) -> List[str]:
     """Why a device is given to no pod: its taints as people read them."""
     return [
         "{}={} ({})".format(taint["key"], taint.get("value", ""), taint["effect"])
@@ -68,12 +72,12 @@ def taints(device):
     ]
 
 
-def template_name(count):
+def template_name(count: int) -> str:
     """The name of the template of claims for so many devices."""
     return "gpu-{}".format(count)
 
 
-def templates(gpu):
+def templates(gpu: Data) -> List[Data]:
     """The templates of the proof's claims: for one device, and for all of them."""
     return [
         {
@@ -97,13 +101,13 @@ def templates(gpu):
     ]
 
 
-def ask(spec, count):
+def ask(spec: Data, count: int) -> None:
     """Have a pod's only container ask for so many devices by a claim of the pod's own."""
     spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name(count)}]
     spec["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
 
 
-def claimants(node):
+def claimants(node: str) -> List[str]:
     """Pods (namespace/name) with a claim for a device of the node."""
     claims = get("resourceclaims", "--all-namespaces") or {"items": []}
     return claim_users(claims["items"], DRIVER, node)

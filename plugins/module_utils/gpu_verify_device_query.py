@@ -5,6 +5,7 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import re
+from typing import Any, Dict, Optional
 
 # CUDA 10 pads with blanks, later ones with zeros.
 MULTIPROCESSORS = re.compile(r"\(\s*0*(\d+)\)\s+Multiprocessors,\s+\(\s*0*(\d+)\)")
@@ -16,14 +17,14 @@ ERRORS = (
 SIMULATED = "SIMULATED"  # how the lab's images mark their output
 
 
-def parse(text):
+def parse(text: str) -> Dict[str, Any]:
     """What is said about the first device; None where it says nothing, and whether a simulation says it."""
 
-    def find(pattern):
+    def find(pattern: str) -> Optional[str]:
         match = re.search(pattern, text, re.MULTILINE)
         return match.group(1) if match else None
 
-    def number(pattern):
+    def number(pattern: str) -> Optional[int]:
         found = find(pattern)
         return int(found) if found else None
 
@@ -42,7 +43,7 @@ def parse(text):
     }
 
 
-def complaint(text):
+def complaint(text: str) -> str:
     """CUDA's error in one line, else the end of the output."""
     for pattern in ERRORS:
         match = pattern.search(text)

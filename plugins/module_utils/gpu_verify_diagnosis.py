@@ -4,9 +4,16 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+from typing import Callable, List, Optional, Tuple
+
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import holders, why
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError, get, run
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import Bench, holders, why
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
+    KubectlError,
+    get,
+    run,
+)
 
 # One of them is on a node.
 PLUGIN = "app.kubernetes.io/name in (tegra-device-plugin, tegra-dra-driver)"
@@ -14,7 +21,7 @@ PLUGIN_NAMESPACE = "kube-system"
 LINES = 20
 
 
-def plugin_pod(node):
+def plugin_pod(node: str) -> Optional[Data]:
     """The plugin's pod on a node that is not about to go, None without one."""
     found = get(
         "pods",
@@ -26,13 +33,13 @@ def plugin_pod(node):
     return items[0] if items else None
 
 
-def plugin_log(item):
+def plugin_log(item: Data) -> str:
     """The last lines of a plugin's pod."""
     name = item["metadata"]["name"]
     return run("logs", "--namespace=" + PLUGIN_NAMESPACE, "--tail={}".format(LINES), name)
 
 
-def about_node(params):
+def about_node(params: Data) -> List[str]:
     """What a node says about itself."""
     name, resource = params["node"], params["resource"]
     node = get("node", name)
@@ -54,7 +61,7 @@ def about_node(params):
     return lines
 
 
-def about_plugin(node):
+def about_plugin(node: str) -> List[str]:
     """State and last output of the plugin on a node."""
     item = plugin_pod(node)
     if item is None:
@@ -62,7 +69,7 @@ def about_plugin(node):
     return ["{}: {}".format(item["metadata"]["name"], why(item)), *plugin_log(item).splitlines()]
 
 
-def about_events(bench):
+def about_events(bench: Bench) -> List[str]:
     """The events of the proof's namespace, the newest last."""
     events = sorted(
         bench.events(), key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
@@ -75,16 +82,16 @@ def about_events(bench):
     ]
 
 
-def about_pods(bench):
+def about_pods(bench: Bench) -> List[str]:
     """Where the proof's pods are."""
     pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
     return ["{}: {}".format(item["metadata"]["name"], why(item)) for item in pods["items"]]
 
 
-def about_output(bench):
+def about_output(bench: Bench) -> List[str]:
     """The last lines of the proof's pods."""
     pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
-    lines = []
+    lines: List[str] = []
     for item in pods["items"]:
         name = item["metadata"]["name"]
         if any(entry.get("containerID") for entry in item["status"].get("containerStatuses", [])):
@@ -93,10 +100,10 @@ def about_output(bench):
     return lines
 
 
-def diagnose(bench):
+def diagnose(bench: Bench) -> List[Data]:
     """The complete diagnosis: a source that fails has its error, an empty one is left out."""
     node = bench.params["node"]
-    sources = (
+    sources: Tuple[Tuple[str, Callable[[], List[str]]], ...] = (
         ("node {}".format(node), lambda: about_node(bench.params)),
         ("pods of {}".format(bench.namespace), lambda: about_pods(bench)),
         ("events of {}".format(bench.namespace), lambda: about_events(bench)),

@@ -5,6 +5,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import re
+from typing import Dict, Match, Optional
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_diagnosis import (
@@ -13,8 +14,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_diag
     plugin_pod,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import why
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
     WatchTimeoutError,
     condition,
     get,
@@ -41,7 +43,7 @@ UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 SHARERS = 2
 
 
-def default_runtime(params, record):
+def default_runtime(params: Data, record: Record) -> None:
     """Docker's default runtime is NVIDIA's; where containerd runs the pods its RuntimeClass exists."""
     if params["runtime_class"]:
         runtime_class = get("runtimeclass", params["runtime_class"])
@@ -65,7 +67,7 @@ def default_runtime(params, record):
     record.prove("docker info: default runtime {} ({}), Docker {ServerVersion}".format(found, path, **docker))
 
 
-def plugin_ready(params, record):
+def plugin_ready(params: Data, record: Record) -> Data:
     """The pod of the plugin, or of the DRA driver, that is Ready on the node."""
     name, words = params["node"], WORDS[params["api"]]
     node = get("node", name)
@@ -102,12 +104,12 @@ def plugin_ready(params, record):
     return item
 
 
-def counted(node, field, resource):
+def counted(node: Optional[Data], field: str, resource: str) -> int:
     """How many of a resource a node's status counts in `capacity` or `allocatable`; 0 where it does not."""
     return int((((node or {}).get("status") or {}).get(field) or {}).get(resource, 0))
 
 
-def plugin_registered(params, gpu, record):
+def plugin_registered(params: Data, gpu: Data, record: Record) -> None:
     """The plugin's pod is Ready and the kubelet counts its resource.
 
     Writes what the plugin is configured to offer into `gpu`: `resource`, its `devices`, `replicas` (how many
@@ -135,7 +137,7 @@ def plugin_registered(params, gpu, record):
     record.prove("capacity {}: {}".format(resource, counted(node, "capacity", resource)))
 
 
-def driver_registered(params, gpu, record):
+def driver_registered(params: Data, gpu: Data, record: Record) -> None:
     """The same for the DRA driver: its pod is Ready, and the node has devices. Each pod takes one."""
     plugin_ready(params, record)
     found = claims.wait_for_devices(params["node"], params["timeout"])
@@ -146,7 +148,7 @@ def driver_registered(params, gpu, record):
     record.prove("ResourceSlice of {}: {}".format(claims.DRIVER, ", ".join(one["name"] for one in found)))
 
 
-def software(name):
+def software(name: str) -> Dict[str, Optional[str]]:
     """Software on the node, as it reports: K3s, the engine of its pods, the device plugin's image.
 
     What nobody tells is None.
@@ -160,7 +162,7 @@ def software(name):
     }
 
 
-def configured(item):
+def configured(item: Data) -> Optional[Data]:
     """The configured offer in the log of a plugin's pod; None without one."""
     container = item["spec"]["containers"][0]
     environment = {entry["name"]: entry.get("value") for entry in container.get("env", [])}
@@ -177,13 +179,13 @@ def configured(item):
     return meaning(match.group(1), MEMORY.search(said), CONTEXT.search(said))
 
 
-def quantity(text):
+def quantity(text: str) -> int:
     """Bytes of a quantity that the plugin says."""
     number = text.rstrip("KMGi")
     return int(number) * UNITS[text[len(number) :]]
 
 
-def meaning(counts, memory, context):
+def meaning(counts: str, memory: Optional[Match[str]], context: Optional[Match[str]]) -> Data:
     """What `gpu` gets of what a plugin says: `4 x NAME, ...`, and perhaps of memory and contexts."""
     offered = {}
     for one in counts.split(", "):
@@ -204,12 +206,12 @@ def meaning(counts, memory, context):
     }
 
 
-def allocatable(params, gpu, record):
+def allocatable(params: Data, gpu: Data, record: Record) -> None:
     """The node offers as many as configured; writes `allocatable` into `gpu`."""
     name, resource, devices = params["node"], gpu["resource"], gpu["devices"]
     try:
         # As of the capacity: the number may still be that of the kubelet before.
-        node = wait_until(
+        node: Optional[Data] = wait_until(
             lambda item: counted(item, "allocatable", resource) == devices,
             resource,
             READY_SECONDS,
@@ -230,7 +232,7 @@ def allocatable(params, gpu, record):
         )
 
 
-def devices_offered(params, gpu, record):
+def devices_offered(params: Data, gpu: Data, record: Record) -> None:
     """The same for the DRA driver: no device is kept from pods."""
     found = claims.devices(params["node"])
     tainted = [

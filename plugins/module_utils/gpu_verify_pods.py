@@ -7,10 +7,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import json
 import re
 import time
+from typing import Callable, List, Match, Optional, Pattern, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
     KubectlError,
     WatchTimeoutError,
     condition,
@@ -46,15 +48,21 @@ HOPELESS = (
 NEVER_RAN = ("ContainerCannotRun", "StartError")
 
 
-def pod(name, params, command, limit=None, security=None):
+def pod(
+    name: str,
+    params: Data,
+    command: Sequence[str],
+    limit: Optional[int] = None,
+    security: Optional[Data] = None,
+) -> Data:
     """Manifest of a pod that is scheduled to the node and asks for `limit` devices, or for its share."""
-    container = {
+    container: Data = {
         "name": "main",
         "image": params["image"],
         "imagePullPolicy": "Never",
         "command": list(command),
     }
-    spec = {
+    spec: Data = {
         # By label, not by nodeName: the scheduler is part of what is proven.
         "nodeSelector": {"kubernetes.io/hostname": params["node"]},
         "tolerations": [{"operator": "Exists"}],
@@ -75,12 +83,12 @@ def pod(name, params, command, limit=None, security=None):
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def holder(name, params, limit=None):
+def holder(name: str, params: Data, limit: Optional[int] = None) -> Data:
     """A pod that computes on the GPU and keeps running with its memory allocated."""
     return pod(name, params, HOLD, limit=limit)
 
 
-def uninvited_pod(name, params, command):
+def uninvited_pod(name: str, params: Data, command: Sequence[str]) -> Data:
     """The same for a pod that does not ask but says that it sees all devices, as many images do."""
     manifest = pod(name, params, command)
     manifest["spec"].pop("resourceClaims", None)
@@ -90,17 +98,17 @@ def uninvited_pod(name, params, command):
     return manifest
 
 
-def gpu_nodes(listing):
+def gpu_nodes(listing: str) -> List[str]:
     """GPU device nodes in a listing of device nodes."""
     return sorted(line for line in listing.splitlines() if GPU_NODES.match(line))
 
 
-def finished(item):
+def finished(item: Data) -> bool:
     """Has the pod ended, well or not?"""
     return item["status"].get("phase") in ("Succeeded", "Failed")
 
 
-def states(item):
+def states(item: Data) -> List[Data]:
     """The states of a pod's containers."""
     return [
         state
@@ -109,42 +117,42 @@ def states(item):
     ]
 
 
-def ended(item):
+def ended(item: Data) -> bool:
     """Has the pod ended, or is it gone?"""
     return not item or finished(item)
 
 
-def never_ran(item):
+def never_ran(item: Data) -> bool:
     """Has the pod ended because its program could not be started?"""
     return any(state.get("reason") in NEVER_RAN for state in states(item))
 
 
-def settled(item):
+def settled(item: Data) -> bool:
     """Has the pod ended, or is there no use in waiting for it?"""
     return finished(item) or any(state.get("reason") in HOPELESS for state in states(item))
 
 
-def running(item):
+def running(item: Data) -> bool:
     """Does the pod run (or is there no use in waiting for that)?"""
     return settled(item) or is_true(item, "Ready")
 
 
-def none_left(params):
+def none_left(params: Data) -> str:
     """The scheduler's words where the node has nothing left of what the pods ask for."""
     return claims.NONE_LEFT if params["api"] == claims.DRA else "Insufficient " + params["resource"]
 
 
-def refused(words):
+def refused(words: str) -> Callable[[Data], bool]:
     """A test whether the scheduler has refused a pod in these words."""
 
-    def check(item):
+    def check(item: Data) -> bool:
         scheduled = condition(item, "PodScheduled")
         return scheduled.get("status") == "False" and words in scheduled.get("message", "")
 
     return check
 
 
-def why(item):
+def why(item: Optional[Data]) -> str:
     """Why a pod is where it is, in one line for people."""
     if item is None:
         return "the pod never appeared"
@@ -159,13 +167,13 @@ def why(item):
     return ": ".join(word for word in words if word)
 
 
-def last_words(text):
+def last_words(text: str) -> str:
     """The end of a program's output, in one line."""
     lines = text.strip().splitlines()
     return 'it says: "{}"'.format(lines[-1]) if lines else "it says nothing"
 
 
-def warning(events, name):
+def warning(events: Sequence[Data], name: str) -> str:
     """The newest failure of a pod among events (FailedCreatePodSandBox, Failed, ...), '' without one."""
     told = [
         event
@@ -179,11 +187,11 @@ def warning(events, name):
 class Bench:
     """The namespace of one node's proof. `params` are the module's: node, image, resource, timeout, ..."""
 
-    def __init__(self, params):
+    def __init__(self, params: Data) -> None:
         self.params = params
         self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
 
-    def open(self, manifests=()):
+    def open(self, manifests: Sequence[Data] = ()) -> None:
         """Make the namespace with these objects in it, after removing what a cut-off run left."""
         self.close()
         run("create", "namespace", self.namespace)
@@ -192,7 +200,7 @@ class Bench:
         for manifest in manifests:
             self._create(manifest)
 
-    def close(self):
+    def close(self) -> None:
         """Delete the namespace and wait until the GPU is free."""
         # Pods first, each by itself: of pods that go together, API servers before 1.21 give a running one the
         # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
@@ -205,28 +213,29 @@ class Bench:
             if not (get("namespace", self.namespace) or {}).get("metadata", {}).get("deletionTimestamp"):
                 raise
 
-    def clear(self):
+    def clear(self) -> None:
         """Delete all pods and wait until the GPU is free."""
         run("delete", "pods", "--all", "--namespace=" + self.namespace, "--grace-period=1", self._timeout())
 
-    def start(self, record, manifest):
+    def start(self, record: Record, manifest: Data) -> None:
         """Create a pod."""
         self._create(manifest)
         record.note("{} created".format(manifest["metadata"]["name"]))
 
-    def wait(self, name, satisfied, what):
+    def wait(self, name: str, satisfied: Callable[[Data], object], what: str) -> Data:
         """Wait for a pod; CheckFailed says what it did instead."""
         return self._wait(satisfied, what, "pod", name)
 
-    def wait_end(self, record, name):
+    def wait_end(self, record: Record, name: str) -> str:
         """Wait until a pod has ended by itself; return its phase."""
         item = self.wait(name, settled, "{} ending".format(name))
         if not finished(item) or never_ran(item):
             raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
-        record.note("{} ended: {}".format(name, item["status"]["phase"]))
-        return item["status"]["phase"]
+        phase: str = item["status"]["phase"]
+        record.note("{} ended: {}".format(name, phase))
+        return phase
 
-    def wait_refused(self, record, name, holders):
+    def wait_refused(self, record: Record, name: str, holders: str) -> None:
         """Wait until the scheduler refuses a pod because the holders have every GPU."""
         no_more = refused(none_left(self.params))
         item = self.wait(name, lambda item: no_more(item) or running(item), "{} Pending".format(name))
@@ -234,16 +243,16 @@ class Bench:
             raise CheckFailed("{} was not Pending although {} had every GPU".format(name, holders))
         record.note("{} Pending: {}".format(name, condition(item, "PodScheduled")["message"]))
 
-    def end(self, record, name):
+    def end(self, record: Record, name: str) -> None:
         """Let a holder end by itself."""
         self.run(name, *END, accept=ENDED)
         self.wait_end(record, name)
 
-    def run(self, name, *command, **options):
+    def run(self, name: str, *command: str, accept: Sequence[int] = (0,)) -> str:
         """Run a command in a pod; return its output. KubectlError has its last words."""
-        return run("exec", name, "--namespace=" + self.namespace, "--", *command, **options)
+        return run("exec", name, "--namespace=" + self.namespace, "--", *command, accept=accept)
 
-    def heard(self, record, name, said, what):
+    def heard(self, record: Record, name: str, said: Pattern[str], what: str) -> Match[str]:
         """Wait until a pod's program says so, running or at its end; return the match. `what` is its deed."""
         item = self.wait(name, running, "{} running".format(name))
         if not (is_true(item, "Ready") or finished(item)) or never_ran(item):
@@ -259,19 +268,21 @@ class Bench:
         record.note("{}: {}".format(name, match.group(0)))
         return match
 
-    def computed(self, record, name):
+    def computed(self, record: Record, name: str) -> str:
         """Wait until a holder has computed on the GPU; return its output."""
         return self.heard(record, name, COMPUTED, "compute on the GPU").string
 
-    def get(self, name):
+    def get(self, name: str) -> Data:
         """A pod as it is now, {} if it is gone."""
         return get("pod", name, "--namespace=" + self.namespace) or {}
 
-    def events(self):
+    def events(self) -> List[Data]:
         """The namespace's events."""
-        return (get("events", "--namespace=" + self.namespace) or {"items": []})["items"]
+        found = get("events", "--namespace=" + self.namespace) or {"items": []}
+        events: List[Data] = found["items"]
+        return events
 
-    def log(self, name, complete=None):
+    def log(self, name: str, complete: Optional[Callable[[str], object]] = None) -> str:
         """A pod's output, waited for until `complete`, a test of the text, is content with it."""
         deadline = time.monotonic() + self.params["timeout"]
         while True:
@@ -280,27 +291,27 @@ class Bench:
                 return text
             time.sleep(0.2)
 
-    def story(self, name, item):
+    def story(self, name: str, item: Optional[Data]) -> str:
         """Where a pod is, in one line; what it does not tell itself its last failure does."""
         if item and any(state.get("message") for state in states(item)):
             return why(item)
         return "; ".join(part for part in (why(item), warning(self.events(), name)) if part)
 
-    def _wait(self, satisfied, what, *argv):
+    def _wait(self, satisfied: Callable[[Data], object], what: str, *argv: str) -> Data:
         try:
             return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.namespace, *argv)
         except WatchTimeoutError as timeout:
             detail = self.story(argv[1], timeout.last) if argv[0] == "pod" else "it never appeared"
             raise CheckFailed("{} ({})".format(timeout, detail)) from timeout
 
-    def _create(self, manifest):
+    def _create(self, manifest: Data) -> None:
         run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
 
-    def _timeout(self):
+    def _timeout(self) -> str:
         return "--timeout={}s".format(self.params["timeout"])
 
 
-def requested(item, resource):
+def requested(item: Data, resource: str) -> int:
     """The number of devices allocated to a pod; 0 for a finished pod."""
     if finished(item):
         return 0
@@ -310,7 +321,7 @@ def requested(item, resource):
     )
 
 
-def holders(params):
+def holders(params: Data) -> List[str]:
     """Pods (namespace/name) that use the node's resource."""
     node, resource = params["node"], params["resource"]
     if params["api"] == claims.DRA:

@@ -15,6 +15,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
     COMPUTE,
     COMPUTED,
+    Bench,
     finished,
     holder,
     holders,
@@ -22,9 +23,10 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods
     running,
     why,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_sharing import hand_over
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
     KubectlError,
     WatchTimeoutError,
     is_true,
@@ -40,13 +42,13 @@ REGISTERED = {"device-plugin": "registered {}", claims.DRA: "registered with the
 SURVIVOR = "survivor"
 
 
-def identity(item):
+def identity(item: Data) -> Data:
     """What a restart of a pod's container would change: its id and the count of restarts."""
     status = item["status"]["containerStatuses"][0]
     return {"container": status.get("containerID"), "restarts": status.get("restartCount")}
 
 
-def registrations(params):
+def registrations(params: Data) -> Data:
     """The plugin's container on the node, and how often it says that a kubelet took its registration."""
     item = plugin_pod(params["node"])
     if item is None:
@@ -56,7 +58,7 @@ def registrations(params):
     return dict(identity(item), count=log.count(said))
 
 
-def before_restart(bench, record):
+def before_restart(bench: Bench, record: Record) -> Data:
     """Start a pod with the GPU before the kubelet restarts. Returns its identity."""
     name = "holder"
     bench.start(record, holder(name, bench.params))
@@ -64,23 +66,26 @@ def before_restart(bench, record):
     return dict(identity(bench.get(name)), registrations=registrations(bench.params))
 
 
-def compute_again(bench, record, name):
+def compute_again(bench: Bench, record: Record, name: str) -> None:
     """Compute in a new process of the running pod, which has to open the device nodes."""
     deadline = time.monotonic() + bench.params["timeout"]
     while True:
         try:
-            said = COMPUTED.search(bench.run(name, *COMPUTE)).group(0)
+            text = bench.run(name, *COMPUTE)
         except KubectlError as error:
             if EXITED in str(error) or time.monotonic() > deadline:
                 words = last_words(str(error).partition(EXITED)[0])
                 raise CheckFailed("{} cannot compute on the GPU any more: {}".format(name, words)) from error
             time.sleep(POLL_SECONDS)  # the way to a kubelet that has just started may not be there yet
         else:
-            record.prove("a new process in it, after the restart: {}".format(said))
+            said = COMPUTED.search(text)
+            if said is None:
+                raise CheckFailed("{} cannot compute on the GPU any more: {}".format(name, last_words(text)))
+            record.prove("a new process in it, after the restart: {}".format(said.group(0)))
             return
 
 
-def wait_registered(bench, before, record):
+def wait_registered(bench: Bench, before: Data, record: Record) -> None:
     """Wait until the plugin has registered with the new kubelet and the node offers its GPUs again."""
     params = bench.params
     deadline = time.monotonic() + params["timeout"]
@@ -102,11 +107,11 @@ def wait_registered(bench, before, record):
     )
 
 
-def wait_offered(bench, count, record):
+def wait_offered(bench: Bench, count: int, record: Record) -> None:
     """Wait until the node is Ready and offers `count` GPUs."""
     params = bench.params
 
-    def offers(node):
+    def offers(node: Data) -> bool:
         if not is_true(node, "Ready"):
             return False
         if params["api"] == claims.DRA:
@@ -124,7 +129,7 @@ def wait_offered(bench, count, record):
     record.note("node {} offers {} {}".format(params["node"], count, params["resource"]))
 
 
-def restarted(bench, gpu, before, record):
+def restarted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
     """After the kubelet's restart: the holder has not noticed, and the rest of the GPUs is all there is."""
     params, name = bench.params, "holder"
     wait_registered(bench, before["registrations"], record)
@@ -152,7 +157,7 @@ def restarted(bench, gpu, before, record):
     record.prove("the restarted kubelet gives the GPU out: a further pod runs with it")
 
 
-def before_reboot(bench, record):
+def before_reboot(bench: Bench, record: Record) -> Data:
     """Start a pod that has the GPU and no controller, before the board reboots. Returns its identity.
 
     The kubelet admits it once more after the boot. If it refuses the pod, nobody makes another one.
@@ -164,10 +169,10 @@ def before_reboot(bench, record):
     return identity(bench.get(SURVIVOR))
 
 
-def rebooted(bench, gpu, before, record):
+def rebooted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
     """After the reboot: the pod was not refused, and computes again."""
 
-    def is_back(item):
+    def is_back(item: Data) -> bool:
         return finished(item) or (is_true(item, "Ready") and identity(item)["restarts"] > before["restarts"])
 
     item = bench.wait(SURVIVOR, is_back, "{} running again".format(SURVIVOR))

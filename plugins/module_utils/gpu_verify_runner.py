@@ -8,6 +8,9 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import datetime
 import time
+from typing import Callable, Dict, List, Optional, Sequence
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data
 
 GUIDE = "docs/troubleshooting.md"
 PASSED, FAILED, SKIPPED, ERROR = "passed", "failed", "skipped", "error"
@@ -23,7 +26,7 @@ class Skipped(Exception):  # noqa: N818 - as above
     """The check does not apply; the text says why, in one line."""
 
 
-def now():
+def now() -> str:
     """The time in UTC with milliseconds, in ISO 8601."""
     return datetime.datetime.utcnow().isoformat(timespec="milliseconds") + "Z"
 
@@ -31,7 +34,7 @@ def now():
 class Record:
     """What one check writes down while it runs; `entry` is what the report gets."""
 
-    def __init__(self, check, entry=None):
+    def __init__(self, check: Data, entry: Optional[Data] = None) -> None:
         self.check = check
         self.entry = entry or {
             "id": check["id"],
@@ -46,21 +49,24 @@ class Record:
             "url": "{}#{}".format(GUIDE, check["id"]),
         }
 
-    def prove(self, text):
+    def prove(self, text: str) -> None:
         """Write down what was found."""
         self.entry["evidence"].append(text)
 
-    def note(self, text):
+    def note(self, text: str) -> None:
         """Write down what happened just now."""
         self.entry["events"].append({"at": now(), "event": text})
 
-    def end(self, status, reason=""):
+    def end(self, status: str, reason: str = "") -> None:
         """Write down the verdict; what did not pass gets the way to mend it."""
         self.entry.update(status=status, reason=reason)
         self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
 
 
-def hindrance(check, statuses):
+Function = Callable[[Record], None]  # of a check
+
+
+def hindrance(check: Data, statuses: Dict[str, str]) -> Optional[str]:
     """Why a check cannot be tried, by the statuses ({id: status}) of those it needs; None if it can."""
     for name in check.get("needs", []):
         status = statuses.get(name)
@@ -69,7 +75,9 @@ def hindrance(check, statuses):
     return None
 
 
-def run_check(record, function, diagnose, obstacle=None):
+def run_check(
+    record: Record, function: Function, diagnose: Callable[[], List[Data]], obstacle: Optional[str] = None
+) -> Data:
     """Run one check, unless an obstacle says why not to; return the report's entry.
 
     `diagnose` gives the `diagnosis` of a check that did not pass.
@@ -93,7 +101,13 @@ def run_check(record, function, diagnose, obstacle=None):
     return record.entry
 
 
-def run_checks(checks, functions, statuses, diagnose, obstacle=None):
+def run_checks(
+    checks: Sequence[Data],
+    functions: Dict[str, Function],
+    statuses: Dict[str, str],
+    diagnose: Callable[[], List[Data]],
+    obstacle: Optional[str] = None,
+) -> List[Data]:
     """Run checks in order; `functions` and `statuses` (of earlier checks, {id: status}) are by id."""
     known = dict(statuses)
     entries = []

@@ -5,16 +5,22 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import re
+from typing import List, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
+    Bench,
     gpu_nodes,
     holder,
     none_left,
     pod,
     why,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Skipped
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import is_true
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import (
+    CheckFailed,
+    Record,
+    Skipped,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data, is_true
 
 # What `sharing` has proven of an exclusive GPU, and of a shared one.
 CONCURRENCY = "{waiter} was Pending ({none_left}) while {holders} ran"
@@ -30,7 +36,7 @@ LEAST_MIB = 64
 GREEDY, NEIGHBOUR = "greedy", "neighbour"
 
 
-def see_nodes(text, gpu, record, name):
+def see_nodes(text: str, gpu: Data, record: Record, name: str) -> None:
     """A holder's output names GPU device nodes; writes `device_nodes` into `gpu`."""
     nodes = gpu_nodes(text)
     if not nodes:
@@ -41,7 +47,7 @@ def see_nodes(text, gpu, record, name):
     record.prove("{} has {} GPU device nodes, among them {}".format(name, len(nodes), nodes[-1]))
 
 
-def hold_all(bench, gpu, record):
+def hold_all(bench: Bench, gpu: Data, record: Record) -> Tuple[List[str], str]:
     """Fill the node with holders; one pod more must wait. Returns (holders, waiter), by name."""
     count = gpu["allocatable"] // bench.params["share"]
     names = ["pod{}".format(number) for number in range(1, count + 1)]
@@ -59,7 +65,7 @@ def hold_all(bench, gpu, record):
     return names, waiter
 
 
-def hand_over(bench, record, names, waiter):
+def hand_over(bench: Bench, record: Record, names: Sequence[str], waiter: str) -> None:
     """A holder ends and the waiter runs; then all end, so that the namespace is deleted fast."""
     bench.end(record, names[0])
     bench.computed(record, waiter)
@@ -68,7 +74,7 @@ def hand_over(bench, record, names, waiter):
         bench.end(record, name)
 
 
-def sharing(bench, gpu, record, proof):
+def sharing(bench: Bench, gpu: Data, record: Record, proof: str) -> None:
     """As many pods as GPUs run together, one more waits until one of them ends; `proof` is the evidence."""
     names, waiter = hold_all(bench, gpu, record)
     words = none_left(bench.params)
@@ -76,20 +82,20 @@ def sharing(bench, gpu, record, proof):
     hand_over(bench, record, names, waiter)
 
 
-def allocate(bench, record, name, mib):
+def allocate(bench: Bench, record: Record, name: str, mib: int) -> Tuple[int, str]:
     """Allocate `mib` MiB in a pod with a share; return (allocated MiB, output)."""
     bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
     said = bench.heard(record, name, ALLOCATED, "allocate")
     return int(said.group(1)), said.group(0)
 
 
-def share_of_memory(gpu):
+def share_of_memory(gpu: Data) -> Tuple[int, int]:
     """Return what a pod's share of memory is, and what CUDA can have of it, in MiB."""
     share = gpu["memory_bytes"] * (gpu["devices"] // LIMITED_PODS) // gpu["devices"] >> 20
     return share, share - (gpu["context_bytes"] >> 20)
 
 
-def check_limit(got, share, usable):
+def check_limit(got: int, share: int, usable: int) -> None:
     """Raise CheckFailed unless the greedy one was out of memory where its share ends, in MiB."""
     if got > share:
         raise CheckFailed(
@@ -104,7 +110,7 @@ def check_limit(got, share, usable):
         )
 
 
-def limits(bench, gpu, record):
+def limits(bench: Bench, gpu: Data, record: Record) -> None:
     """A pod that wants more than its share is out of memory; its neighbour has his, before and after."""
     share, usable = share_of_memory(gpu)
     if gpu["devices"] < LIMITED_PODS or usable < LEAST_MIB:

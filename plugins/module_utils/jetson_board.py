@@ -8,6 +8,7 @@ import glob
 import os
 import re
 import shutil
+from typing import Any, Dict, Iterable, Optional
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_releases import JETPACK
 
@@ -18,7 +19,7 @@ DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
 FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
 
 
-def read(root, path, limit=FACT_FILE_BYTES):
+def read(root: str, path: str, limit: int = FACT_FILE_BYTES) -> Optional[str]:
     """Text of a file below root without trailing NULs and newlines, None if it cannot be read."""
     try:
         with open(os.path.join(root, path), "rb") as handle:
@@ -27,24 +28,24 @@ def read(root, path, limit=FACT_FILE_BYTES):
         return None
 
 
-def first(values):
+def first(values: Iterable[Optional[str]]) -> Optional[str]:
     """The first value that is not None, else None."""
     return next((value for value in values if value is not None), None)
 
 
-def parse_version(pattern, text):
+def parse_version(pattern: str, text: Optional[str]) -> Optional[str]:
     """First group of the pattern in the text, None without a match."""
     match = re.search(pattern, text or "")
     return match.group(1) if match else None
 
 
-def l4t_release(release_text):
+def l4t_release(release_text: Optional[str]) -> Optional[str]:
     """L4T release such as 36.4.3 from the text of /etc/nv_tegra_release, None if it names none."""
     match = L4T_LINE.match(release_text or "")
     return "{}.{}".format(*match.groups()) if match else None
 
 
-def jetpack_release(l4t):
+def jetpack_release(l4t: str) -> Optional[str]:
     """JetPack of an L4T release, None when its line has no earlier one.
 
     A release that is not listed gets what is certain of the nearest earlier one's JetPack 6.2.2: `6.2` when
@@ -61,7 +62,7 @@ def jetpack_release(l4t):
     return ".".join(JETPACK[nearest].split()[0].split(".")[:certain])
 
 
-def board_identity(root):
+def board_identity(root: str) -> Dict[str, Optional[str]]:
     """Who is this board: platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack.
 
     The release file says nothing about the hardware: L4T's container images have it on any machine.
@@ -83,18 +84,18 @@ def board_identity(root):
     }
 
 
-def memory_bytes(root):
+def memory_bytes(root: str) -> Optional[int]:
     """MemTotal of /proc/meminfo in bytes."""
     kib = parse_version(r"MemTotal:\s+(\d+) kB", read(root, "proc/meminfo"))
     return int(kib) * 1024 if kib else None
 
 
-def swap_bytes(root):
+def swap_bytes(root: str) -> int:
     """Bytes of swap; JetPack's zram is swap, too."""
     return sum(int(line.split()[2]) * 1024 for line in (read(root, "proc/swaps") or "").splitlines()[1:])
 
 
-def disk(path):
+def disk(path: str) -> Dict[str, Any]:
     """The file system below path, or below its nearest parent that exists: which one, its type and its bytes.
 
     Free is what the kubelet counts as available: not what is reserved for root.
@@ -113,7 +114,7 @@ def disk(path):
     }
 
 
-def filesystem_type(root, path):
+def filesystem_type(root: str, path: str) -> Optional[str]:
     """The type of the file system that is mounted at or above path, such as `ext4`; null if unknown."""
     mounts = [line.split() for line in (read(root, "proc/mounts") or "").splitlines()]
     above = [
@@ -123,12 +124,12 @@ def filesystem_type(root, path):
     return max(enumerate(above), key=lambda one: (len(one[1][0]), one[0]))[1][1] if above else None
 
 
-def power_mode(text):
+def power_mode(text: str) -> Dict[str, Any]:
     """Number and name of the power mode from `nvpmodel -q`; null where there is no nvpmodel."""
     match = re.search(r"^NV Power Mode: *(\S+)\s+(\d+)\s*$", text, re.MULTILINE)
     return {"id": int(match.group(2)), "name": match.group(1)} if match else {"id": None, "name": None}
 
 
-def mig_instances(root):
+def mig_instances(root: str) -> int:
     """How many instances MIG has divided the GPU into; 0 without MIG."""
     return len(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))

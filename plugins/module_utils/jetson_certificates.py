@@ -12,6 +12,7 @@ import os
 import ssl
 import tempfile
 import time
+from typing import Any, Dict, List, Optional
 
 DATA_DIRECTORY = "/var/lib/rancher/k3s"
 # What K3s renews when it starts (its pkg/util/services). Other names may be left from older releases.
@@ -38,16 +39,16 @@ VALID_DAYS = 365
 VALID_DAYS_VARIABLE = "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
 
 
-def end(path):
+def end(path: str) -> Optional[int]:
     """When the first certificate of a PEM file ends, in seconds since 1970; None if there is none."""
     try:
-        found = ssl._ssl._test_decode_cert(path)  # Python has no other name for that
+        found = ssl._ssl._test_decode_cert(path)  # type: ignore[attr-defined] # Python has no other name
     except (OSError, ValueError):  # ssl.SSLError is an OSError
         return None
     return ssl.cert_time_to_seconds(found["notAfter"])
 
 
-def listener_end(path):
+def listener_end(path: str) -> Optional[int]:
     """The same for the certificate of port 6443."""
     try:
         with open(path) as stream:
@@ -60,13 +61,13 @@ def listener_end(path):
         return end(copy.name)
 
 
-def digest(path):
+def digest(path: str) -> str:
     """What tells one bundle of CAs from another, however its lines are ended."""
     with open(path, "rb") as stream:
         return hashlib.sha256(b"".join(stream.read().split())).hexdigest()
 
 
-def entry(path, kind, ends):
+def entry(path: str, kind: str, ends: int) -> Dict[str, Any]:
     """One certificate, as facts have it. `digest` is null for what is no CA."""
     name = os.path.basename(path).rsplit(".", 1)[0]
     if os.path.basename(os.path.dirname(path)) == "etcd":
@@ -81,7 +82,7 @@ def entry(path, kind, ends):
     }
 
 
-def files(directory, is_server):
+def files(directory: str, is_server: bool) -> List[Dict[str, Any]]:
     """All certificates below K3s' data directory, the soonest end first."""
     found = []
     for place, names in RENEWED.items():
@@ -97,7 +98,7 @@ def files(directory, is_server):
     return sorted(known, key=lambda one: (one["ends"], one["path"]))
 
 
-def valid_days(variables):
+def valid_days(variables: Dict[str, str]) -> int:
     """For how many days K3s' next start makes a certificate, by the variables of its unit."""
     try:
         return int(variables.get(VALID_DAYS_VARIABLE, ""))
@@ -105,7 +106,7 @@ def valid_days(variables):
         return VALID_DAYS
 
 
-def started(properties):
+def started(properties: Dict[str, str]) -> Optional[float]:
     """When a unit's process has started, in seconds since 1970; None if it does not run."""
     microseconds = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
     if properties.get("ActiveState") != "active" or not microseconds:
@@ -114,7 +115,13 @@ def started(properties):
     return time.time() - (time.monotonic() - microseconds / 1e6)
 
 
-def certificate_facts(root, settings, unit, variables, is_server):
+def certificate_facts(
+    root: str,
+    settings: Dict[str, Optional[str]],
+    unit: Dict[str, str],
+    variables: Dict[str, str],
+    is_server: bool,
+) -> Dict[str, Any]:
     """What the roles ask about certificates: of K3s with these settings, unit and its variables."""
     directory = settings.get("data-dir") or DATA_DIRECTORY
     return {

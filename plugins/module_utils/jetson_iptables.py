@@ -8,8 +8,12 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import os
+from typing import TYPE_CHECKING, Callable, Dict, Optional, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import parse_version
+
+if TYPE_CHECKING:
+    from ansible.module_utils.basic import AnsibleModule
 
 OTHER = {"nft": "legacy", "legacy": "nft"}
 ADDRESSES = {"iptables": "192.0.2.1", "ip6tables": "2001:db8::1"}  # for documentation (RFC 5737, RFC 3849)
@@ -30,11 +34,15 @@ FEATURES = {
 RULE_FEATURES = {"filter": "xt_conntrack", "nat": "xt_addrtype masquerade", "raw": ""}
 
 
+Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit status, output, errors
+Plan = Dict[str, Optional[str]]
+
+
 class NotTried(Exception):  # noqa: N818 - nothing is wrong with iptables
     """The attempt itself was not possible; the text says why."""
 
 
-def version_facts(text):
+def version_facts(text: str) -> Dict[str, Optional[str]]:
     """Version and backend from `iptables --version`; before 1.8 there was one variant only."""
     version = parse_version(r"v(\d+(?:\.\d+)+)", text)
     return {
@@ -43,7 +51,7 @@ def version_facts(text):
     }
 
 
-def try_table(run, argv, family, table):
+def try_table(run: Run, argv: Sequence[str], family: str, table: str) -> Optional[str]:
     """What iptables says when it cannot add a rule to the table, None when it can."""
     rule = RULES[table].format(address=ADDRESSES[family]).split()
     code, _, errors = run([*argv, "--wait", "5", "--table", table, *rule])
@@ -55,7 +63,9 @@ def try_table(run, argv, family, table):
     return " ".join(said)[:300].rstrip(". ") or "exit status {}".format(code)
 
 
-def failures(run, argv, family, variant, lacking):
+def failures(
+    run: Run, argv: Sequence[str], family: str, variant: str, lacking: Dict[str, str]
+) -> Dict[str, str]:
     """{table: what fails there}, with the features that the kernel lacks for it."""
     found = {}
     for table in RULES:
@@ -68,12 +78,12 @@ def failures(run, argv, family, variant, lacking):
     return found
 
 
-def needed(found):
+def needed(found: Dict[str, str]) -> Optional[str]:
     """Those of failures() that stop Docker or K3s, as one text; None without any."""
     return " | ".join(found[table] for table in NEEDED if table in found) or None
 
 
-def other_variant(root, family, program, now):
+def other_variant(root: str, family: str, program: str, now: str) -> Optional[str]:
     """Path of the other variant, None where `update-alternatives --set` cannot choose it."""
     path = os.path.join("usr/sbin", "{}-{}".format(family, OTHER[now]))
     alternative = os.path.realpath(os.path.join(root, "etc/alternatives", family))
@@ -81,7 +91,9 @@ def other_variant(root, family, program, now):
     return os.path.join("/", path) if chosen else None
 
 
-def family_plan(module, root, unshare, family, lacking):
+def family_plan(
+    module: "AnsibleModule", root: str, unshare: str, family: str, lacking: Dict[str, str]
+) -> Optional[Plan]:
     """What becomes of iptables or ip6tables; None where the board does not have it.
 
     `now` is the present variant. `choose` is the path of the one to choose instead, None where it stays, and
@@ -98,14 +110,15 @@ def family_plan(module, root, unshare, family, lacking):
     if plan["problem"] and other:
         argv = [unshare, "--net", os.path.join(root, other.lstrip("/"))]
         then = failures(module.run_command, argv, family, OTHER[now], lacking)
-        if needed(then):
-            plan["problem"] += " | " + needed(then)
+        problem = needed(then)
+        if problem:
+            plan["problem"] += " | " + problem
         else:
             plan.update(choose=other, reason=plan["problem"], problem=None, raw=then.get("raw"))
     return plan
 
 
-def iptables_plan(module, root, lacking):
+def iptables_plan(module: "AnsibleModule", root: str, lacking: Dict[str, str]) -> Dict[str, Plan]:
     """{family: plan} of iptables, and of ip6tables where the kernel has IPv6. NotTried where there is none.
 
     `module` is the AnsibleModule, `lacking` what jetson_kernel.kernel_lacks() has found.
@@ -121,7 +134,7 @@ def iptables_plan(module, root, lacking):
     return {family: plan for family, plan in plans.items() if plan}
 
 
-def iptables_facts(module, root, lacking):
+def iptables_facts(module: "AnsibleModule", root: str, lacking: Dict[str, str]) -> Dict[str, Optional[str]]:
     """iptables as the board has it, and in words what the plan changes and what it cannot mend.
 
     Docker (since 27.0) and K3s with IPv4 alone start without a working ip6tables, so that is no problem.

@@ -8,6 +8,7 @@ import gzip
 import os
 import re
 import zlib
+from typing import Dict, List, Optional, Sequence, Set, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import FACT_FILE_BYTES, read
 
@@ -15,7 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board im
 MODULE_LIST_BYTES = 16 << 20
 
 # Features of the kernel: the options, one of which brings the feature, and the modules, one of which has it.
-KERNEL_FEATURES = {
+KERNEL_FEATURES: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
     "br_netfilter": (("BRIDGE_NETFILTER",), ("br_netfilter",)),
     # Renamed in Linux 5.2.
     "masquerade": (
@@ -50,12 +51,12 @@ EXTLINUX = "boot/extlinux/extlinux.conf"
 CGROUP_ARGUMENTS = re.compile(r"(?:cgroup_(?:disable|enable|no_v1)|systemd\.unified_cgroup_hierarchy)=\S*")
 
 
-def cgroup_version(root):
+def cgroup_version(root: str) -> int:
     """2 on a unified hierarchy, else 1."""
     return 2 if os.path.exists(os.path.join(root, "sys/fs/cgroup/cgroup.controllers")) else 1
 
 
-def cgroup_controllers(root):
+def cgroup_controllers(root: str) -> List[str]:
     """Names of the controllers that the kernel offers, whichever the version."""
     unified = read(root, "sys/fs/cgroup/cgroup.controllers")
     if unified is not None:
@@ -64,8 +65,9 @@ def cgroup_controllers(root):
     return sorted(re.findall(r"^(\w+)\s+\d+\s+\d+\s+1$", read(root, "proc/cgroups") or "", re.MULTILINE))
 
 
-def kernel_config(root, release):
+def kernel_config(root: str, release: str) -> Optional[Dict[str, str]]:
     """The kernel's options that are y or m, without CONFIG_; None where it does not tell."""
+    text: Optional[str]
     try:
         with gzip.open(os.path.join(root, "proc/config.gz"), "rt", errors="replace") as handle:
             text = handle.read(FACT_FILE_BYTES)
@@ -76,7 +78,7 @@ def kernel_config(root, release):
     return dict(re.findall(r"^CONFIG_(\w+)=([ym])$", text, re.MULTILINE))
 
 
-def next_arguments(root):
+def next_arguments(root: str) -> Optional[str]:
     """The kernel's arguments at the next boot: APPEND of the label that DEFAULT names, else of the first.
 
     None where there is no extlinux.conf, as on other computers.
@@ -91,15 +93,16 @@ def next_arguments(root):
             labels[label] = ""
         elif keyword.upper() == "APPEND" and label is not None:
             labels[label] = rest
-    return labels.get(default, next(iter(labels.values()), None))
+    first = next(iter(labels.values()), None)
+    return first if default is None else labels.get(default, first)
 
 
-def cgroup_arguments(text):
+def cgroup_arguments(text: Optional[str]) -> Set[str]:
     """The arguments about cgroups on a command line."""
     return {word for word in (text or "").split() if CGROUP_ARGUMENTS.match(word)}
 
 
-def boot_arguments(root):
+def boot_arguments(root: str) -> Optional[str]:
     """What the next boot changes of the arguments about cgroups, in words; None for nothing.
 
     The boot loader adds arguments of its own to those of extlinux.conf, but none about cgroups.
@@ -111,12 +114,12 @@ def boot_arguments(root):
     return " and ".join(words) or None
 
 
-def disabled_controllers(text):
+def disabled_controllers(text: Optional[str]) -> List[str]:
     """The cgroup controllers that a command line disables."""
     return ",".join(re.findall(r"(?:^|\s)cgroup_disable=(\S+)", text or "")).split(",")
 
 
-def cgroup_lacks(root, config):
+def cgroup_lacks(root: str, config: Optional[Dict[str, str]]) -> Dict[str, str]:
     """{controller: why the kernel does not offer it}, of those that K3s and its kubelet need.
 
     `config` is what kernel_config() returns.
@@ -137,7 +140,7 @@ def cgroup_lacks(root, config):
     return lacking
 
 
-def modules_on_disk(root, release):
+def modules_on_disk(root: str, release: str) -> Optional[Set[str]]:
     """Modules of this kernel, built in or with a file that modprobe finds; None without the lists of them."""
     directory = os.path.join(root, "lib/modules", release)
     builtin, loadable = (
@@ -152,7 +155,7 @@ def modules_on_disk(root, release):
     return {os.path.basename(path).split(".ko")[0].replace("-", "_") for path in builtin.split() + there}
 
 
-def why_missing(root, release, modules):
+def why_missing(root: str, release: str, modules: Sequence[str]) -> str:
     """Why modprobe finds none of these modules."""
     missing = " or ".join(module + ".ko" for module in modules) + " is missing"
     parent = os.path.join(root, "lib/modules")
@@ -163,7 +166,7 @@ def why_missing(root, release, modules):
     return "{}: there is no /lib/modules/{}{}".format(missing, release, rest)
 
 
-def kernel_lacks(root, release, config):
+def kernel_lacks(root: str, release: str, config: Optional[Dict[str, str]]) -> Dict[str, str]:
     """{feature: why it is missing}; a feature of which neither configuration nor modules tell is left out.
 
     A feature is there when it is built in, when its module is loaded, or when modprobe finds the module.

@@ -8,6 +8,7 @@ import ipaddress
 import re
 import socket
 import struct
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import read
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services import k3s_given
@@ -37,23 +38,35 @@ SETTING = re.compile(r"^ +([\w-]+): *(.*)$", re.MULTILINE)
 RICH_PORT = re.compile(r'\bport port="(\S+)" protocol="(\w+)" accept')
 
 
-def addresses(text):
+Network = Union[ipaddress.IPv4Network, ipaddress.IPv6Network]
+Address = Union[ipaddress.IPv4Address, ipaddress.IPv6Address]
+
+
+class Route(NamedTuple):
+    """A route of the kernel's; the gateway is 0 where there is none."""
+
+    to: Network
+    device: str
+    gateway: Address
+
+
+def addresses(text: str) -> List[Dict[str, str]]:
     """The addresses in the output of `ip -oneline address show` that other computers can use."""
     return [{"device": device, "address": address} for device, address in ADDRESS.findall(text)]
 
 
-def _ipv4(word):
+def _ipv4(word: str) -> ipaddress.IPv4Address:
     """An address of /proc/net/route, which has the bytes in the order of the processor."""
     return ipaddress.IPv4Address(struct.pack("=I", int(word, 16)))
 
 
-def routes(root):
+def routes(root: str) -> List[Dict[str, Any]]:
     """The routes of the main table, each with `to` (a network), `device` and `gateway` (None: none)."""
-    found = []
+    found: List[Route] = []
     for row in (line.split() for line in (read(root, "proc/net/route") or "").splitlines()[1:]):
         to, gateway, flags, mask = row[1], _ipv4(row[2]), int(row[3], 16), _ipv4(row[7])
         if not flags & REJECTED:
-            found.append((ipaddress.ip_network("{}/{}".format(_ipv4(to), mask)), row[0], gateway))
+            found.append(Route(ipaddress.ip_network("{}/{}".format(_ipv4(to), mask)), row[0], gateway))
     for row in (line.split() for line in (read(root, "proc/net/ipv6_route") or "").splitlines()):
         network = ipaddress.ip_network((int(row[0], 16).to_bytes(16, "big"), int(row[1], 16)))
         # The local table is there as well, on the loopback interface.
@@ -62,20 +75,24 @@ def routes(root):
             or row[9] == "lo"
             or any(network.network_address in one for one in UNROUTED)
         ):
-            found.append((network, row[9], ipaddress.IPv6Address(bytes.fromhex(row[4]))))
+            found.append(Route(network, row[9], ipaddress.IPv6Address(bytes.fromhex(row[4]))))
     return [
-        {"to": str(network), "device": device, "gateway": str(gateway) if int(gateway) else None}
-        for network, device, gateway in found
+        {
+            "to": str(route.to),
+            "device": route.device,
+            "gateway": str(route.gateway) if int(route.gateway) else None,
+        }
+        for route in found
     ]
 
 
-def default_devices(known):
+def default_devices(known: Sequence[Dict[str, Any]]) -> List[str]:
     """The interfaces of default routes, in their order; `known` is what routes() returns."""
     devices = [route["device"] for route in known if route["to"] in ("0.0.0.0/0", "::/0")]
     return sorted(set(devices), key=devices.index)
 
 
-def source_address(host):
+def source_address(host: str) -> Optional[str]:
     """The own address by which the kernel sends packets to a host. None: not known, or the board itself.
 
     The kernel looks up the route when a datagram socket is connected; no packet is sent.
@@ -91,7 +108,9 @@ def source_address(host):
     return None if own.is_loopback or own.is_link_local else str(own)
 
 
-def node_ip(root, files, environment, command):
+def node_ip(
+    root: str, files: Dict[str, str], environment: Dict[str, Dict[str, str]], command: Optional[str]
+) -> Dict[str, Any]:
     """Who says the node's address: `owner` names the settings, `role` is the address that the role chose.
 
     `files` and `environment` are K3s' own, from jetson_services.
@@ -104,7 +123,7 @@ def node_ip(root, files, environment, command):
     return {"owner": sorted(set(given)), "role": found.group(1) if found else None}
 
 
-def _normal(ports, protocols):
+def _normal(ports: str, protocols: Sequence[str]) -> List[str]:
     """Each port or range with each protocol: `2379-2380/tcp`."""
     return [
         "{}/{}".format(port.replace(":", "-"), protocol)
@@ -113,7 +132,7 @@ def _normal(ports, protocols):
     ]
 
 
-def ufw(root):
+def ufw(root: str) -> Optional[List[str]]:
     """What ufw lets in: ports such as 6443/tcp, and networks. None where it is off."""
     if not re.search(r"^ENABLED=yes", read(root, "etc/ufw/ufw.conf") or "", re.MULTILINE):
         return None
@@ -131,7 +150,7 @@ def ufw(root):
     return sorted(set(opened))
 
 
-def firewalld(text):
+def firewalld(text: str) -> List[str]:
     """The same of all zones, as `firewall-cmd --list-all-zones` prints them; unused zones open no ports."""
     opened = []
     for zone in text.split("\n\n"):
@@ -144,7 +163,7 @@ def firewalld(text):
     return sorted(set(opened))
 
 
-def firewalls(root, firewalld_runs, output):
+def firewalls(root: str, firewalld_runs: bool, output: Callable[..., str]) -> Dict[str, Optional[List[str]]]:
     """Of each firewall what it lets in, None of one that does not run; `output` runs a command."""
     return {
         "ufw": ufw(root),

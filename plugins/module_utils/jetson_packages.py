@@ -7,6 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import glob
 import os
 import re
+from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import parse_version, read
 
@@ -32,20 +33,20 @@ REQUIRED_BY = "run/reboot-required.pkgs"
 MODULES = "lib/modules/*/modules.dep"
 
 
-def installed_packages(text):
+def installed_packages(text: str) -> List[str]:
     """Names of the packages that are installed, in lines of `dpkg-query`: the status, then the name."""
     return sorted(re.findall(r"^installed (\S+)$", text, re.MULTILINE))
 
 
-def apt_settings(text):
+def apt_settings(text: str) -> Dict[str, List[str]]:
     """The settings of `apt-config dump`, {name: values}; names of lists end in two colons."""
-    settings = {}
+    settings: Dict[str, List[str]] = {}
     for name, value in re.findall(r'^(\S+) "(.*)";$', text, re.MULTILINE):
         settings.setdefault(name, []).append(value)
     return settings
 
 
-def is_among(name, patterns):
+def is_among(name: str, patterns: Iterable[str]) -> bool:
     """Does a regular expression fit the beginning of a package's name? One that is none is skipped."""
     for pattern in patterns:
         try:
@@ -56,7 +57,7 @@ def is_among(name, patterns):
     return False
 
 
-def unattended(settings, installed, held):
+def unattended(settings: Dict[str, List[str]], installed: Sequence[str], held: Sequence[str]) -> List[str]:
     """Packages whose update restarts Docker, and which unattended-upgrades installs updates of."""
     if any(settings.get(name, [default])[-1] in OFF for name, default in PERIODIC):
         return []
@@ -64,7 +65,7 @@ def unattended(settings, installed, held):
     return [name for name in DOCKER if name in installed and name not in held and not is_among(name, kept)]
 
 
-def package_facts(commands, root, timer):
+def package_facts(commands: Any, root: str, timer: Dict[str, str]) -> Dict[str, List[str]]:
     """Lists of packages: installed, pinned by apt-mark, installed by role nvidia_docker, and `unattended`."""
     shown = "--showformat=${db:Status-Status} ${Package}\n"
     installed = installed_packages(commands.partial_output("dpkg-query", "--show", shown, *WATCHED))
@@ -80,7 +81,7 @@ def package_facts(commands, root, timer):
     }
 
 
-def installed_kernel(root, release):
+def installed_kernel(root: str, release: str) -> Optional[str]:
     """Release of another kernel that was installed since the board started, None if there is none.
 
     `depmod` writes a kernel's list of modules when that kernel is installed. `release` is the running one.
@@ -94,7 +95,7 @@ def installed_kernel(root, release):
     return max(since)[1] if since else None
 
 
-def reboot_facts(root, release):
+def reboot_facts(root: str, release: str) -> Dict[str, Any]:
     """Is a reboot required, by which packages, and for which kernel?"""
     packages = sorted(set(re.findall(r"\S+", read(root, REQUIRED_BY) or "")))
     kernel = installed_kernel(root, release)

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
     first,
@@ -81,11 +82,14 @@ CREDENTIALS, OWN_JSON = "var/lib/kubelet/config.json", '{\n    "written-by": "An
 SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
 
 
-def parse_units(text):
+Properties = Dict[str, str]  # of a unit
+
+
+def parse_units(text: str) -> Dict[str, Properties]:
     """Output of `systemctl show` on several units, as {unit: {property: value}}; repeated ones as lines."""
     units = {}
     for block in text.strip().split("\n\n"):
-        properties = {}
+        properties: Properties = {}
         for line in block.splitlines():
             key, _, value = line.partition("=")
             properties[key] = properties[key] + "\n" + value if key in properties else value
@@ -94,7 +98,7 @@ def parse_units(text):
     return units
 
 
-def unit_state(properties):
+def unit_state(properties: Properties) -> Dict[str, Any]:
     """What the roles ask about one unit; facts are shown, so its command is without secrets."""
     exec_start = re.search(r"argv\[\]=(.*?) ;", redact(properties.get("ExecStart", "")))
     return {
@@ -105,7 +109,7 @@ def unit_state(properties):
     }
 
 
-def words(text):
+def words(text: str) -> List[str]:
     """Words of a line as a shell divides it; a line with an open quote is divided at its blanks."""
     try:
         return shlex.split(text, comments=True)
@@ -113,7 +117,7 @@ def words(text):
         return text.split()
 
 
-def environment(root, properties):
+def environment(root: str, properties: Properties) -> Dict[str, str]:
     """The variables that a unit gives its program, files after settings as in systemd.exec(5)."""
     values = dict(pair.split("=", 1) for pair in words(properties.get("Environment", "")) if "=" in pair)
     for entry in properties.get("EnvironmentFiles", "").splitlines():
@@ -124,7 +128,7 @@ def environment(root, properties):
     return values
 
 
-def arguments(command, variables):
+def arguments(command: Optional[str], variables: Dict[str, str]) -> List[str]:
     """A unit's command as arguments, variables put in as by systemd: `$A` as words, `${A}` as text."""
     result = []
     for word in (command or "").split():
@@ -135,7 +139,7 @@ def arguments(command, variables):
     return result
 
 
-def _unique(pairs):
+def _unique(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     """An object of JSON. ValueError names a key that stands there twice: readers keep the last one alone."""
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -144,7 +148,7 @@ def _unique(pairs):
     return found
 
 
-def daemon_json(root):
+def daemon_json(root: str) -> Dict[str, Any]:
     """State of Docker's configuration file: {exists, error, config}; the error names line and column.
 
     Its proxies may have passwords, which are left out.
@@ -161,7 +165,7 @@ def daemon_json(root):
     return {"exists": True, "error": None, "config": redact_data(config)}
 
 
-def daemon_flags(command_line):
+def daemon_flags(command_line: Sequence[str]) -> Dict[str, str]:
     """Flags of dockerd, each with its key in daemon.json: dockerd refuses to start with both."""
     flags = {}
     for argument in command_line[1:]:
@@ -173,7 +177,7 @@ def daemon_flags(command_line):
     return flags
 
 
-def k3s_files(root):
+def k3s_files(root: str) -> Dict[str, str]:
     """K3s' configuration files without secrets and comment lines, by their path below /etc/rancher/k3s.
 
     They are in K3s' order of reading. The controller parses them: a board may have no YAML parser.
@@ -187,7 +191,7 @@ def k3s_files(root):
     return {path: re.sub(r"(?m)^[ \t]*#.*$", "", redact(text)) for path, text in texts if text is not None}
 
 
-def k3s_environment(root, units):
+def k3s_environment(root: str, units: Dict[str, Properties]) -> Dict[str, Dict[str, str]]:
     """K3s' own variables in the environment of its units, by the unit's name."""
     found = {}
     for name in ("k3s", "k3s-agent"):
@@ -202,13 +206,13 @@ def k3s_environment(root, units):
     return found
 
 
-def k3s_given(files, command):
+def k3s_given(files: Dict[str, str], command: Optional[str]) -> List[Tuple[str, str]]:
     """[(setting, value)] of K3s' `files`, and after them of a unit's command. A switch has the value ''."""
     pairs = [pair for text in files.values() for pair in KEY.findall(text)] + FLAG.findall(command or "")
     return [(SHORT.get(name, name), value) for name, value in pairs]
 
 
-def k3s_settings(files, command):
+def k3s_settings(files: Dict[str, str], command: Optional[str]) -> Dict[str, Optional[str]]:
     """The settings that K3s has now, null where neither its `files` nor its unit's command name them.
 
     Of several files the last one counts, and before them all a flag.
@@ -218,12 +222,12 @@ def k3s_settings(files, command):
     return found
 
 
-def on_etcd(root):
+def on_etcd(root: str) -> bool:
     """Has this server, or had it, embedded etcd as its data store?"""
     return os.path.isdir(os.path.join(root, ETCD))
 
 
-def agents_join_with(root):
+def agents_join_with(root: str) -> Optional[str]:
     """Which token the cluster of this server has for agents: 'own', or 'servers'. None without a cluster."""
     servers, agents = read(root, SERVERS_TOKEN), first([read(root, path) for path in AGENTS_TOKENS])
     if not servers:
@@ -231,7 +235,7 @@ def agents_join_with(root):
     return "servers" if BEFORE_SECRET.sub("", agents or servers) == BEFORE_SECRET.sub("", servers) else "own"
 
 
-def unfinished_restore(root):
+def unfinished_restore(root: str) -> Optional[str]:
     """Where an unfinished restore has kept this server's data, '' if there were none; None without one."""
     text = read(root, UNFINISHED_RESTORE)
     if text is None:
@@ -242,7 +246,7 @@ def unfinished_restore(root):
         return ""
 
 
-def author(root, path, own):
+def author(root: str, path: str, own: str) -> Optional[str]:
     """Who has written a file, 'role' if it begins like the role's `own`, or 'owner'; None without a file.
 
     Its text is no fact, as it may have passwords.
@@ -253,17 +257,17 @@ def author(root, path, own):
     return "role" if text.startswith(own) else "owner"
 
 
-def registries(root):
+def registries(root: str) -> Optional[str]:
     """Who has written K3s' registries.yaml."""
     return author(root, REGISTRIES, OWN)
 
 
-def credentials(root):
+def credentials(root: str) -> Optional[str]:
     """Who has written the kubelet's config.json."""
     return author(root, CREDENTIALS, OWN_JSON)
 
 
-def image_supply_facts(root, unit, program):
+def image_supply_facts(root: str, unit: Properties, program: Optional[str]) -> Dict[str, Any]:
     """The registry that role image_supply runs on one board, and those that this board's Docker trusts."""
     trust = glob.glob(os.path.join(root, SUPPLY_TRUST))
     state = unit_state(unit)
@@ -272,7 +276,7 @@ def image_supply_facts(root, unit, program):
     return state
 
 
-def jtop_facts(root, unit):
+def jtop_facts(root: str, unit: Properties) -> Dict[str, Any]:
     """jtop: the newest jetson-stats for the system's Python, and its service."""
     found = [
         parse_version(r"jetson_stats-(\d+(?:\.\d+)*)", os.path.basename(path))

@@ -12,6 +12,7 @@ import re
 import shutil
 import tarfile
 import zlib
+from typing import IO, Any, Dict, Optional
 
 FORMAT = "jetson-k3s-backup/1"
 MANIFEST = "manifest.json"
@@ -37,17 +38,20 @@ CHUNK = 1 << 20
 PRIVATE = 0o600
 
 
+Manifest = Dict[str, Any]
+
+
 class ArchiveError(Exception):
     """The backup is not complete; the text says why."""
 
 
-def digest(path):
+def digest(path: str) -> str:
     """SHA-256 of a file, in hex."""
     with open(path, "rb") as stream:
         return _copy(stream, None)
 
 
-def write(stream, directory, manifest):
+def write(stream: IO[bytes], directory: str, manifest: Manifest) -> None:
     """Write what is below the directory, and before it the manifest, to which hashes and sizes are added."""
     names = sorted(
         os.path.relpath(os.path.join(where, name), directory)
@@ -67,7 +71,7 @@ def write(stream, directory, manifest):
                 archive.addfile(_member(name, os.path.getsize(path)), content)
 
 
-def read(stream, directory=None):
+def read(stream: IO[bytes], directory: Optional[str] = None) -> Manifest:
     """The manifest of a backup, once every file in it was compared with it; ArchiveError.
 
     With a directory the files are written there, for root alone. What is there already is an error.
@@ -80,11 +84,12 @@ def read(stream, directory=None):
                 check_space(directory, sum(entry["bytes"] for entry in manifest["files"].values()))
             found = set()
             for member in members:
-                if member.name not in manifest["files"] or not member.isreg():
+                source = archive.extractfile(member) if member.isreg() else None
+                if member.name not in manifest["files"] or source is None:
                     raise ArchiveError("it has {}, which its manifest does not name".format(member.name))
                 if member.name in found or member.size != manifest["files"][member.name]["bytes"]:
                     raise ArchiveError("{} in it is there twice or has another size".format(member.name))
-                taken = _taken(archive.extractfile(member), member.name, directory)
+                taken = _taken(source, member.name, directory)
                 if taken != manifest["files"][member.name]["sha256"]:
                     raise ArchiveError("{} in it is not what was written".format(member.name))
                 found.add(member.name)
@@ -98,14 +103,15 @@ def read(stream, directory=None):
     return manifest
 
 
-def _manifest(archive, member):
+def _manifest(archive: tarfile.TarFile, member: Optional[tarfile.TarInfo]) -> Manifest:
     """The manifest, checked; ArchiveError."""
-    if member is None or member.name != MANIFEST or not member.isreg():
+    source = archive.extractfile(member) if member is not None and member.isreg() else None
+    if member is None or source is None or member.name != MANIFEST:
         raise ArchiveError("it does not begin with a manifest: it is no backup of this project")
     if member.size > MANIFEST_BYTES:
         raise ArchiveError("its manifest is larger than {} bytes".format(MANIFEST_BYTES))
     try:
-        manifest = json.loads(archive.extractfile(member).read().decode("utf-8"))
+        manifest: Manifest = json.loads(source.read().decode("utf-8"))
         if manifest["format"] != FORMAT:
             raise ArchiveError("it has the format {}, and {} is known".format(manifest["format"], FORMAT))
         for fact, form in FACTS.items():
@@ -122,7 +128,7 @@ def _manifest(archive, member):
     return manifest
 
 
-def is_known(name):
+def is_known(name: str) -> bool:
     """Can a backup have a file of this name?"""
     parts = name.split("/")
     return (
@@ -130,14 +136,14 @@ def is_known(name):
     )
 
 
-def _check_data(manifest):
+def _check_data(manifest: Manifest) -> None:
     """ArchiveError unless there are a token and the data of its data store, and of no other."""
     there = [name for name in DATA.values() if name in manifest["files"]]
     if there != [DATA[manifest["datastore"]]] or "server/token" not in manifest["files"]:
         raise ArchiveError("it does not have the token and the data of one data store")
 
 
-def _taken(source, name, directory):
+def _taken(source: IO[bytes], name: str, directory: Optional[str]) -> str:
     """The hash of a member, which is written below the directory if there is one."""
     if directory is None:
         return _copy(source, None)
@@ -150,7 +156,7 @@ def _taken(source, name, directory):
     return found
 
 
-def _copy(source, sink):
+def _copy(source: IO[bytes], sink: Optional[IO[bytes]]) -> str:
     """SHA-256 of what a stream has, which goes to the sink if there is one."""
     found = hashlib.sha256()
     for chunk in iter(lambda: source.read(CHUNK), b""):
@@ -160,7 +166,7 @@ def _copy(source, sink):
     return found.hexdigest()
 
 
-def _member(name, size):
+def _member(name: str, size: int) -> tarfile.TarInfo:
     """A file of root's alone."""
     member = tarfile.TarInfo(name)
     member.size = size
@@ -168,7 +174,7 @@ def _member(name, size):
     return member
 
 
-def check_space(directory, needed):
+def check_space(directory: str, needed: int) -> None:
     """OSError unless `needed` bytes fit and 5 % of the disk stay free: below, the kubelet evicts pods."""
     disk = shutil.disk_usage(directory)
     if disk.free < needed + disk.total // 20:

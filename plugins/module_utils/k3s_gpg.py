@@ -4,44 +4,58 @@
 Runs on the board and on the controller, therefore Python 3.6 compatible.
 """
 
+import functools
 import os
 import subprocess
 import tempfile
+from typing import IO, Callable, Sequence, TypeVar
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_archive import CHUNK, ArchiveError
+
+Taken = TypeVar("Taken")
 
 DECRYPT = ("--batch", "--no-tty", "--quiet")
 
 
-def decrypt(gpg, path, take, arguments=(), descriptors=()):
+def decrypt(
+    gpg: str,
+    path: str,
+    take: Callable[[IO[bytes]], Taken],
+    arguments: Sequence[str] = (),
+    descriptors: Sequence[int] = (),
+) -> Taken:
     """What take(stream) makes of the decrypted file. ArchiveError, OSError.
 
     gpg finds out at the file's end whether it was changed. So the result counts only on return.
     """
     argv = [gpg, *DECRYPT, *arguments, "--decrypt", "--", path]
     with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(
+        with subprocess.Popen(
             argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, pass_fds=descriptors
-        )
-        problem = result = None
-        try:
-            result = take(process.stdout)
-            for _ in iter(lambda: process.stdout.read(CHUNK), b""):
-                pass
-        except ArchiveError as error:
-            problem = error
-        finally:
-            process.stdout.close()
-            status = process.wait()
-        if status != 0:
-            said.seek(0)
-            raise ArchiveError("gpg does not decrypt it: {}".format(_words(said.read()) or problem))
-        if problem is not None:
-            raise problem
+        ) as process:
+            assert process.stdout is not None  # noqa: S101 - it is a pipe
+            try:
+                result = take(process.stdout)
+                for _ in iter(functools.partial(process.stdout.read, CHUNK), b""):
+                    pass
+            except ArchiveError as error:
+                process.stdout.close()
+                _check_status(process.wait(), said, str(error))
+                raise
+        _check_status(process.returncode, said, "exit status {}".format(process.returncode))
         return result
 
 
-def decrypt_with_session_key(gpg, home, path, key, take):
+def _check_status(status: int, said: IO[bytes], problem: str) -> None:
+    """ArchiveError with the messages of gpg, or without any with the problem, if gpg has failed."""
+    if status != 0:
+        said.seek(0)
+        raise ArchiveError("gpg does not decrypt it: {}".format(_words(said.read()) or problem))
+
+
+def decrypt_with_session_key(
+    gpg: str, home: str, path: str, key: str, take: Callable[[IO[bytes]], Taken]
+) -> Taken:
     """The same with the key of this one file, as gpg --show-session-key gives it, and no other key."""
     reading = descriptor_of(key)
     try:
@@ -51,7 +65,7 @@ def decrypt_with_session_key(gpg, home, path, key, take):
         os.close(reading)
 
 
-def descriptor_of(secret):
+def descriptor_of(secret: str) -> int:
     """A pipe that gives a passphrase or a key, which is on no command line then."""
     reading, writing = os.pipe()
     os.write(writing, secret.encode("ascii") + b"\n")
@@ -59,7 +73,7 @@ def descriptor_of(secret):
     return reading
 
 
-def _words(said):
+def _words(said: bytes) -> str:
     """The messages of gpg without the session key."""
     lines = said.decode("utf-8", "replace").splitlines()
     return "\n".join(line for line in lines if "session key" not in line and "seskey" not in line).strip()

@@ -10,8 +10,11 @@ import os
 import select
 import subprocess
 import time
+from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
+
+Data = Dict[str, Any]  # parsed JSON, such as an object of Kubernetes; a module's parameters
 
 K3S = "/usr/local/bin/k3s"
 CHUNK = 65536
@@ -33,34 +36,34 @@ CORDONED = "jetson-k3s.github.io/cordoned"
 class KubectlError(Exception):
     """kubectl failed; the text is its message, without secrets."""
 
-    def __init__(self, text):
+    def __init__(self, text: str) -> None:
         super(KubectlError, self).__init__(redact(text))
 
 
 class WatchTimeoutError(Exception):
     """What was waited for did not come; `last` is the object as last seen, None if it never existed."""
 
-    def __init__(self, text, last):
+    def __init__(self, text: str, last: Optional[Data]) -> None:
         super(WatchTimeoutError, self).__init__(text)
         self.last = last
 
 
-def run(*argv, **options):
+def run(*argv: str, stdin: str = "", accept: Sequence[int] = (0,), timeout: Optional[float] = None) -> str:
     """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0).
 
     It is ended after `timeout` seconds, if that is given. It is called again while the API server restarts.
     """
     deadline = time.monotonic() + RESTART_SECONDS
     while True:
-        code, out, problem = _called(argv, options)
-        if code in options.get("accept", (0,)):
+        code, out, problem = _called(argv, stdin, timeout)
+        if code in accept:
             return out
         if NOBODY_LISTENS not in problem or time.monotonic() > deadline:
             raise KubectlError("kubectl {}: {}".format(" ".join(argv), problem))
         time.sleep(1)
 
 
-def _called(argv, options):
+def _called(argv: Sequence[str], stdin: str, timeout: Optional[float]) -> Tuple[int, str, str]:
     """Exit code, output and complaint of one call."""
     process = subprocess.Popen(
         [K3S, "kubectl", *argv],
@@ -70,37 +73,36 @@ def _called(argv, options):
         universal_newlines=True,
     )
     try:
-        out, err = process.communicate(options.get("stdin", ""), options.get("timeout"))
+        out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
         process.kill()
         process.communicate()
-        raise KubectlError(
-            "kubectl {}: no answer within {} s".format(" ".join(argv), options["timeout"])
-        ) from None
+        raise KubectlError("kubectl {}: no answer within {} s".format(" ".join(argv), timeout)) from None
     return process.returncode, out, err.strip() or out.strip()
 
 
-def get(*argv):
+def get(*argv: str) -> Optional[Data]:
     """`kubectl get ARGV -o json`, parsed; None when the object does not exist."""
     out = run("get", "--ignore-not-found", "--output=json", *argv)
-    return json.loads(out) if out.strip() else None
+    found: Optional[Data] = json.loads(out) if out.strip() else None
+    return found
 
 
-def listed(*argv):
+def listed(*argv: str) -> List[Data]:
     """The items of `kubectl get ARGV`, of which there may be none; old versions then print nothing."""
     found = get(*argv)
     return found["items"] if found else []
 
 
-def knows(api):
+def knows(api: str) -> bool:
     """Does the server serve this group and version?"""
     return api in run("api-versions").split()
 
 
-def claim_users(claims, driver, pool=None):
+def claim_users(claims: Iterable[Data], driver: str, pool: Optional[str] = None) -> List[str]:
     """Pods (namespace/name) with a claim for a device of this driver, in this pool if one is given."""
 
-    def devices(claim):
+    def devices(claim: Data) -> List[Data]:
         allocation = (claim.get("status") or {}).get("allocation") or {}
         return (allocation.get("devices") or {}).get("results") or []
 
@@ -112,7 +114,7 @@ def claim_users(claims, driver, pool=None):
     )
 
 
-def wait_until(satisfied, what, timeout, *argv):
+def wait_until(satisfied: Callable[[Data], object], what: str, timeout: float, *argv: str) -> Data:
     """Watch one object with `kubectl get ARGV --watch` until satisfied(object); returns that object.
 
     The watch is started again when it ends early (the API server restarts).
@@ -127,6 +129,7 @@ def wait_until(satisfied, what, timeout, *argv):
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
         )
+        assert process.stdout is not None  # noqa: S101 - it is a pipe
         try:
             for item in _objects(process.stdout, deadline):
                 last = item
@@ -141,7 +144,7 @@ def wait_until(satisfied, what, timeout, *argv):
     raise WatchTimeoutError("{} did not happen within {} s".format(what, timeout), last)
 
 
-def _as_list(argv):
+def _as_list(argv: Sequence[str]) -> Sequence[str]:
     """The same object as a list of one.
 
     Of an object by its name kubectl does not tell the first event of the watch, which is meant to be what it
@@ -155,7 +158,7 @@ def _as_list(argv):
     return (*argv[:name], "--field-selector=metadata.name=" + argv[name], *argv[name + 1 :])
 
 
-def _objects(pipe, deadline):
+def _objects(pipe: IO[bytes], deadline: float) -> Iterator[Data]:
     """Objects of a watch, JSON documents one after the other, until it ends or the deadline passes."""
     decoder, text = json.JSONDecoder(), ""
     while select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))[0]:
@@ -170,19 +173,19 @@ def _objects(pipe, deadline):
                 yield item
 
 
-def condition(item, name):
+def condition(item: Data, name: str) -> Data:
     """One entry of status.conditions, {} without it."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((entry for entry in conditions if entry.get("type") == name), {})
 
 
-def voter(node):
+def voter(node: Data) -> Optional[bool]:
     """Is this member of embedded etcd a voter? None for a node that is no member."""
     if MEMBER not in node["metadata"].get("labels", {}):
         return None
     return not condition(node, VOTER) or is_true(node, VOTER)
 
 
-def is_true(item, name):
+def is_true(item: Data, name: str) -> bool:
     """Does the object have this condition with status True?"""
     return condition(item, name).get("status") == "True"

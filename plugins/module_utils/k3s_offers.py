@@ -5,9 +5,11 @@ Used on a K3s server, therefore Python 3.6 compatible.
 """
 
 import time
+from typing import Dict, Optional
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     DRA,
+    Data,
     WatchTimeoutError,
     condition,
     knows,
@@ -23,15 +25,15 @@ class NotOfferedError(Exception):
     """The node is not Ready, or does not offer what it has to; the text says what is missing."""
 
 
-def extended(node, which="allocatable"):
+def extended(node: Data, which: str = "allocatable") -> Dict[str, int]:
     """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
     resources = node["status"].get(which) or {}
     return {name: int(number) for name, number in resources.items() if "/" in name and int(number) > 0}
 
 
-def devices(name):
+def devices(name: str) -> Dict[str, int]:
     """The devices of a node that claims can have, {driver: number}; a taint may be without effect."""
-    free = {}
+    free: Dict[str, int] = {}
     if knows(DRA):
         for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
             for device in item["spec"].get("devices") or []:
@@ -41,7 +43,7 @@ def devices(name):
     return free
 
 
-def short(found, offers):
+def short(found: Dict[str, int], offers: Dict[str, int]) -> str:
     """What is missing of what there has to be, in words; '' if nothing is."""
     return ", ".join(
         "{} {} instead of {}".format(found.get(name, 0), name, number)
@@ -50,7 +52,7 @@ def short(found, offers):
     )
 
 
-def lacking(node, offers, boot_id=None):
+def lacking(node: Optional[Data], offers: Dict[str, int], boot_id: Optional[str] = None) -> str:
     """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
     if node is None:
         return "it has not registered"
@@ -62,7 +64,7 @@ def lacking(node, offers, boot_id=None):
     return short(extended(node), offers)
 
 
-def wait_offered(name, offers, timeout, boot_id=None):
+def wait_offered(name: str, offers: Dict[str, int], timeout: float, boot_id: Optional[str] = None) -> Data:
     """Wait until the node is Ready and offers as much; returns the node. NotOfferedError."""
     deadline = time.monotonic() + timeout
     resources = {key: number for key, number in offers.items() if "/" in key}

@@ -7,7 +7,14 @@ a kubelet writes its own Node, and with K3s' flannel an agent may write the stat
 Runs on the board: Python 3.6 compatible.
 """
 
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError, get, run
+from typing import Dict, Iterable, List, Optional
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    Data,
+    KubectlError,
+    get,
+    run,
+)
 
 # Annotation of the Secret.
 RECORD = "jetson-k3s.github.io/board"
@@ -23,7 +30,7 @@ REFUSAL = (
 )
 
 
-def owner(name, record, addresses, boards):
+def owner(name: str, record: str, addresses: Iterable[str], boards: Dict[str, List[str]]) -> str:
     """The board of a node, '' if it is of none, or if nobody can know.
 
     `boards` are the addresses that the inventory gives each of its boards. A record of a board that is in the
@@ -37,30 +44,31 @@ def owner(name, record, addresses, boards):
     return found[0] if len(found) == 1 else ""
 
 
-def addresses_of(node):
+def addresses_of(node: Optional[Data]) -> List[str]:
     """Addresses that a Node has in its status."""
     listed = ((node or {}).get("status") or {}).get("addresses") or []
     return [entry["address"] for entry in listed if entry["type"] != "Hostname"]
 
 
-def records():
+def records() -> Dict[str, str]:
     """The records of all nodes of the cluster, by node."""
     lines = run("get", "secrets", NAMESPACE, "--output=jsonpath=" + TEMPLATE).splitlines()
     pairs = (line.partition("\t") for line in lines)
     return {name[: -len(PASSWORD)]: record for name, _, record in pairs if name.endswith(PASSWORD)}
 
 
-def recorded(secret):
+def recorded(secret: Optional[Data]) -> str:
     """The record in a Secret, '' without one."""
-    return ((secret or {}).get("metadata") or {}).get("annotations", {}).get(RECORD, "")
+    record: str = ((secret or {}).get("metadata") or {}).get("annotations", {}).get(RECORD, "")
+    return record
 
 
-def password(name):
+def password(name: str) -> Optional[Data]:
     """The Secret that keeps the name of a node; None without one."""
     return get(NAMESPACE, "secret", name + PASSWORD)
 
 
-def check_owner(node, secret, params, new=False):
+def check_owner(node: Optional[Data], secret: Optional[Data], params: Data, new: bool = False) -> None:
     """KubectlError if the node, or its name, is not of the board.
 
     `params` has its `name`, the `board` and all `boards`. With `new` a node without an owner is of the board:
@@ -74,7 +82,7 @@ def check_owner(node, secret, params, new=False):
         raise KubectlError(REFUSAL.format(board=board, other=found or "none", secret=name + PASSWORD))
 
 
-def record_arguments(secret, params):
+def record_arguments(secret: Optional[Data], params: Data) -> List[str]:
     """Arguments of `kubectl annotate` that record the board; empty if it is recorded, or cannot be."""
     if secret is None or recorded(secret) == params["board"]:
         return []

@@ -5,9 +5,10 @@ Runs on the board: Python 3.6 compatible.
 """
 
 import re
+from typing import Dict
 
 
-def is_older(version, first_patch):
+def is_older(version: str, first_patch: Dict[int, int]) -> bool:
     """Is a version, such as v1.33.5+k3s1, older than the first patch that its minor version has to have?
 
     `first_patch` is {minor: patch}. Minor versions above these have it from the start; those below never.
@@ -18,6 +19,6 @@ def is_older(version, first_patch):
     return minor < min(first_patch) or patch < first_patch.get(minor, 0)
 
 
-def named(first_patch):
+def named(first_patch: Dict[int, int]) -> str:
     """These versions for a message."""
     return ", ".join("1.{}.{}".format(*one) for one in sorted(first_patch.items()))

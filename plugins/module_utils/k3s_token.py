@@ -8,23 +8,32 @@ import http.client
 import re
 import ssl
 import urllib.request
+from typing import Any, NamedTuple, Optional
 
 # K3s' pkg/clientaccess/token.go: "K10", the SHA-256 of the CA in hex, "::", and what the server knows it by.
 SECURE = re.compile(r"^K10([0-9a-f]{64})::(?:([^:]+):)?(.+)$")
 
 
-def parts(token):
+class Token(NamedTuple):
     """The CA's hash, the user and the secret in a token. Without a CA it is a secret alone."""
+
+    ca_hash: Optional[str]
+    user: Optional[str]
+    secret: str
+
+
+def parts(token: str) -> Token:
+    """A token's parts."""
     match = SECURE.match(token.strip())
-    return match.groups() if match else (None, None, token.strip())
+    return Token(*match.groups()) if match else Token(None, None, token.strip())
 
 
-def secret(token):
+def secret(token: str) -> str:
     """What is secret in a token of any form: it tells one token from another."""
-    return parts(token)[2]
+    return parts(token).secret
 
 
-def is_usable(secret):
+def is_usable(secret: str) -> bool:
     """Can that be what is secret in a token? One that begins with K10 is a token that was cut off."""
     return re.match(r"(?!K10)\S+$", secret) is not None
 
@@ -32,7 +41,7 @@ def is_usable(secret):
 class NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect is an error: urllib would send the token to the address in it."""
 
-    def redirect_request(self, *_):
+    def redirect_request(self, *_: Any) -> None:
         """Follow none."""
 
 
@@ -44,10 +53,11 @@ class ServerConnection(http.client.HTTPSConnection):
     those of kubelets none (pkg/server/router.go).
     """
 
-    def connect(self):
+    def connect(self) -> None:
         """Connect. ssl.SSLError where a node answers, or another computer."""
         super(ServerConnection, self).connect()
-        subject = [pair for names in self.sock.getpeercert()["subject"] for pair in names]
+        certificate = self.sock.getpeercert() or {}
+        subject = [pair for names in certificate.get("subject", ()) for pair in names]
         if ("organizationName", "k3s") not in subject:
             self.close()
             raise ssl.SSLError("CERTIFICATE_VERIFY_FAILED: the certificate is none of a K3s server")
@@ -56,16 +66,16 @@ class ServerConnection(http.client.HTTPSConnection):
 class ServerHandler(urllib.request.HTTPSHandler):
     """Opens addresses of K3s servers."""
 
-    def __init__(self, context):
+    def __init__(self, context: ssl.SSLContext) -> None:
         super(ServerHandler, self).__init__(context=context)
         self.trusted = context
 
-    def https_open(self, req):
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """Open it. URLError where no server answers."""
         return self.do_open(ServerConnection, req, context=self.trusted)
 
 
-def opener(ca):
+def opener(ca: str) -> urllib.request.OpenerDirector:
     """An opener that trusts certificates of the CA (PEM) alone, and uses no proxy. ssl.SSLError without a CA.
 
     The name in the certificate is not compared: a server has addresses that K3s does not know of.

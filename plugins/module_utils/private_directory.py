@@ -11,10 +11,12 @@ import shutil
 import signal
 import sys
 import tempfile
+from types import FrameType
+from typing import Iterator, Optional
 
 
 @contextlib.contextmanager
-def private_directory(parent, prefix):
+def private_directory(parent: str, prefix: str) -> Iterator[str]:
     """A new directory of this user's alone, which is gone after the block. OSError.
 
     A signal ends the block as well, such as that of a lost connection. If the process was killed or the board
@@ -31,5 +33,5 @@ def private_directory(parent, prefix):
         shutil.rmtree(path)
 
 
-def _end(number, _frame):
+def _end(number: int, _frame: Optional[FrameType]) -> None:
     sys.exit("ended by signal {}".format(number))

@@ -9,6 +9,7 @@ Runs on the board, therefore Python 3.6 compatible. A board may have no YAML par
 """
 
 import re
+from typing import Any, List, Match, Optional, Pattern, Sequence, Tuple
 
 HIDDEN = "(hidden)"
 # Last words of a secret's name: K3S_AGENT_TOKEN, agent-token and agentToken end in `token`. `auth` is a key
@@ -73,18 +74,18 @@ CUT = re.compile(r"://[^/?#]*\(hidden\)$")  # its password has the name of a sec
 PROXY = re.compile(r"""proxy["']?[ \t]*[:=,]?[ \t]*["']?$""", re.IGNORECASE)
 
 
-def is_secret(name):
+def is_secret(name: str) -> bool:
     """Is the value of this option, variable or key a secret?"""
     return SECRET.match(name) is not None
 
 
-def redact(text):
+def redact(text: str) -> str:
     """The text with `(hidden)` in place of each secret."""
     text = PRIVATE_KEY.sub(lambda found: found.group(1) + _hide(found.group(2)), text)
     of_k3s = "k3s" in text
     lines, column, awaited = [], None, False
     for line in text.split("\n"):
-        indent = INDENT.match(line).end()
+        indent = _end(INDENT, line, 0)
         if awaited or (column is not None and (indent > column or not line.strip())):
             lines.append(line[:indent] + _hide(line[indent:]))
             awaited = awaited and not line.strip(" \t\\")
@@ -94,7 +95,7 @@ def redact(text):
     return "\n".join(lines)
 
 
-def redact_data(value):
+def redact_data(value: Any) -> Any:
     """Parsed JSON or YAML, or a module's result: names decide, and every string is redacted as a text."""
     if isinstance(value, str):
         return redact(value)
@@ -111,12 +112,12 @@ def redact_data(value):
     return value
 
 
-def _takes_secret(key, value):
+def _takes_secret(key: str, value: Any) -> bool:
     """Is the value of this key a secret? That of a proxy is one with credentials."""
     return is_secret(key) or (key.lower().endswith("proxy") and isinstance(value, str) and "@" in value)
 
 
-def _redact_list(values):
+def _redact_list(values: Sequence[Any]) -> List[Any]:
     """A list, which may be a command line."""
     found, of_k3s, of_login, before = [], False, False, ""
     for one in values:
@@ -128,7 +129,7 @@ def _redact_list(values):
     return found
 
 
-def _hidden_data(value):
+def _hidden_data(value: Any) -> Any:
     """The same structure without its scalars; a switch and null stay."""
     if isinstance(value, dict):
         return {key: _hidden_data(one) for key, one in value.items()}
@@ -137,19 +138,19 @@ def _hidden_data(value):
     return value if value is None or value == "" or isinstance(value, bool) else HIDDEN
 
 
-def _hide(text):
+def _hide(text: str) -> str:
     """The text with the content of each line replaced."""
     return CONTENT.sub(HIDDEN, text)
 
 
-def _takes_secret_here(name, of_k3s, of_login):
+def _takes_secret_here(name: str, of_k3s: bool, of_login: bool) -> bool:
     """Has this option a secret in this command? Short ones mean something else in others."""
     if name == "-p":
         return of_login
     return of_k3s or name not in SHORT
 
 
-def _redact_names(line, indent, of_k3s):
+def _redact_names(line: str, indent: int, of_k3s: bool) -> Tuple[str, Optional[int], bool]:
     """(line, column, awaited): the line without the values of names.
 
     Lines below that are indented deeper than `column` belong to a value. If `awaited`, so does the next line.
@@ -157,7 +158,7 @@ def _redact_names(line, indent, of_k3s):
     pieces, done, column, awaited = [], 0, None, False
     login = line.find("login")
 
-    def has_secret(found):
+    def has_secret(found: Match[str]) -> bool:
         return _takes_secret_here(found.group("name"), of_k3s, 0 <= login < found.start())
 
     line = STUCK.sub(lambda found: found.group("name") + HIDDEN if has_secret(found) else found.group(), line)
@@ -181,7 +182,7 @@ def _redact_names(line, indent, of_k3s):
     return "".join([*pieces, line[done:]]), column, awaited
 
 
-def _value(line, found, option, before):
+def _value(line: str, found: Match[str], option: bool, before: str) -> Tuple[int, int]:
     """Start and end of the value of a name; `before` is the character before the name."""
     start, separator = found.end(), found.group("sign") or found.group("value") or found.group("blank")
     closed = separator[0] in ("'", '"', "\\")
@@ -209,24 +210,24 @@ def _value(line, found, option, before):
     else:
         end = max(_end(WORD, line, opening), _end(WORD, line, start))
         if EXEC.match(line):
-            end = EXEC_VALUE_END.search(line, end).start()
+            end = next(EXEC_VALUE_END.finditer(line, end)).start()
         elif "," in separator:
             end = max(end, _end(IN_BRACKETS, line, start))
     return start, end
 
 
-def _end(pattern, line, start):
+def _end(pattern: Pattern[str], line: str, start: int) -> int:
     """Where the match of a pattern at `start` ends; `start` without one."""
     found = pattern.match(line, start)
     return found.end() if found else start
 
 
-def _hide_form(found):
+def _hide_form(found: Match[str]) -> str:
     """The replacement of a secret without a name; the public part before it stays."""
     return (found.group(found.lastgroup) if found.lastgroup else "") + HIDDEN
 
 
-def _without_credentials(found):
+def _without_credentials(found: Match[str]) -> str:
     """A URL, or a proxy whose address has no scheme, without user and password."""
     word, nearby = found.group(), found.string[max(0, found.start() - NEARBY) : found.start()]
     authority, end = AUTHORITY.search(word), len(word) if CUT.search(word) else word.rfind("@")

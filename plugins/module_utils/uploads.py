@@ -11,6 +11,7 @@ import os
 import shutil
 import stat
 import tempfile
+from typing import Dict, Iterator, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.file_locks import lock
 
@@ -23,14 +24,14 @@ class UploadError(Exception):
     """A directory or file cannot be trusted; the text names it, its owner and the fix."""
 
 
-def described(state):
+def described(state: os.stat_result) -> str:
     """A file for an error message: its type, owner and mode."""
     kinds = ((stat.S_ISLNK, "a symbolic link"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"))
     kind = next((name for matches, name in kinds if matches(state.st_mode)), "a special file")
     return "{} of user id {} with mode {:04o}".format(kind, state.st_uid, stat.S_IMODE(state.st_mode))
 
 
-def check(path, state, private):
+def check(path: str, state: os.stat_result, private: bool) -> None:
     """UploadError unless the directory is root's, and others cannot replace its entries.
 
     A private directory gives others no access at all. In a sticky one others cannot replace root's entries.
@@ -53,7 +54,7 @@ def check(path, state, private):
         )
 
 
-def opened(parent, name, path, private=False):
+def opened(parent: int, name: str, path: str, private: bool = False) -> int:
     """Descriptor of a directory that is checked, in one that is open. Follows no link; FileNotFoundError."""
     try:
         found = os.open(name, DIRECTORY, dir_fd=parent)
@@ -75,7 +76,7 @@ def opened(parent, name, path, private=False):
     return found
 
 
-def made(parent, name, path, private=False):
+def made(parent: int, name: str, path: str, private: bool = False) -> int:
     """Like opened(); a directory that is missing is made."""
     try:
         os.mkdir(name, 0o700, dir_fd=parent)
@@ -87,7 +88,7 @@ def made(parent, name, path, private=False):
 
 
 @contextlib.contextmanager
-def project(base, create):
+def project(base: str, create: bool) -> Iterator[Tuple[int, str]]:
     """(descriptor, path) of the project's directory in `base`.
 
     Each directory on the way is checked, so nobody but root can replace a part of the path afterwards.
@@ -106,7 +107,7 @@ def project(base, create):
         os.close(current)
 
 
-def is_there(parent, directory):
+def is_there(parent: int, directory: int) -> bool:
     """Whether the open directory is still the one with this name: another process may have removed it."""
     try:
         named = os.stat(UPLOADS, dir_fd=parent, follow_symlinks=False)
@@ -116,7 +117,7 @@ def is_there(parent, directory):
 
 
 @contextlib.contextmanager
-def locked(base, create=False):
+def locked(base: str, create: bool = False) -> Iterator[Tuple[int, str]]:
     """(descriptor of the project's directory, path of the uploads in it), locked for this process.
 
     Only root can open the directory of the uploads, so only root can lock it. FileNotFoundError when it is
@@ -140,13 +141,13 @@ def locked(base, create=False):
                 os.close(directory)
 
 
-def make(base):
+def make(base: str) -> str:
     """Make a new directory for one upload; return its path. UploadError, OSError."""
     with locked(base, create=True) as (_, path):
         return tempfile.mkdtemp(dir=path)
 
 
-def remove(base, path):
+def remove(base: str, path: str) -> None:
     """Remove the directory of one upload. UploadError, OSError."""
     with contextlib.suppress(FileNotFoundError), locked(base) as (parent, place):
         name = os.path.basename(path)
@@ -157,13 +158,13 @@ def remove(base, path):
             os.rmdir(UPLOADS, dir_fd=parent)
 
 
-def remove_all(base):
+def remove_all(base: str) -> None:
     """Remove all uploads, which interrupted runs have left. UploadError, OSError."""
     with contextlib.suppress(FileNotFoundError), locked(base) as (_, place):
         shutil.rmtree(place)
 
 
-def sha256(path):
+def sha256(path: str) -> str:
     """Hexadecimal SHA-256 of a regular file; follows no link. OSError."""
     digest = hashlib.sha256()
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb") as stream:
@@ -172,7 +173,7 @@ def sha256(path):
     return digest.hexdigest()
 
 
-def verify(directory, files):
+def verify(directory: str, files: Dict[str, str]) -> None:
     """Compare uploaded files with their SHA-256, {name: digest}. UploadError names the file and both."""
     for name, expected in sorted(files.items()):
         found = sha256(os.path.join(directory, name))

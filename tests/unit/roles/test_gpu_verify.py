@@ -416,6 +416,7 @@ def test_disturbing_restart_fails(board: Board, fault: Data, status: str, words:
             {"taken_away": True},
             'holder cannot compute on the GPU any more: it says: "kubectl exec: tegra-device',
         ),
+        ({"mute": "holder"}, "holder cannot compute on the GPU any more: it says nothing"),
         ({"no_way": 99}, "holder cannot compute on the GPU any more"),
         ({"exclusive": False}, "waiter was not Pending although holder had every GPU"),
     ],

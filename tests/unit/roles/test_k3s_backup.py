@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive as archive
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import private_directory
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_gpg, private_directory
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup as made
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup_record as record_module
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_restore
@@ -286,6 +286,15 @@ def test_another_file_or_token_is_refused_before_the_restore(
     with pytest.raises(Exception, match=refusal) if refusal else contextlib.nullcontext():
         unpack(changes)
     assert list((tmp_path / "k3s").iterdir()) == []
+
+
+def test_gpg_that_was_killed_at_the_end_is_an_error(files: Path, tmp_path: Path) -> None:
+    path, killed = tmp_path / "backup.tar.gz", tmp_path / "gpg"
+    path.write_bytes(packed(files))
+    killed.write_text('#!/bin/sh\nfor file; do :; done\ncat "$file"\nkill -9 $$\n')
+    killed.chmod(0o755)
+    with pytest.raises(archive.ArchiveError, match=r"gpg does not decrypt it: exit status -9$"):
+        k3s_gpg.decrypt(str(killed), str(path), archive.read)
 
 
 def test_every_file_comes_back_as_it_was_and_for_root_alone(files: Path, tmp_path: Path) -> None:
