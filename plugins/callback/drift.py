@@ -11,8 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.utils.vars import load_options_vars  # type: ignore[import-untyped] # as above
+from ansible.plugins.callback import CallbackBase
+from ansible.utils.vars import load_options_vars
 
 DOCUMENTATION = """
 name: drift
@@ -72,7 +72,7 @@ def table(changes: list[dict[str, Any]], missed: dict[str, str], compared: int) 
     return "\n".join(lines)
 
 
-class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
+class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core has no types
     """Collects, and tells it at the end."""
 
     CALLBACK_VERSION = 2.0

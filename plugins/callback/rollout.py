@@ -11,8 +11,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible import context  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped] # as above
+from ansible import context
+from ansible.plugins.callback import CallbackBase
 
 DOCUMENTATION = """
 name: rollout
@@ -70,7 +70,7 @@ def report(progress: Mapping[str, Progress], lost: Mapping[str, str], cordoned: 
     return "\n".join(lines)
 
 
-class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
+class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core has no types
     """Collects the facts, and shows the result."""
 
     CALLBACK_VERSION = 2.0

@@ -12,8 +12,8 @@ import re
 import sys
 from typing import TextIO
 
-from ansible.constants import COLOR_CODES  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped] # as above
+from ansible.constants import COLOR_CODES
+from ansible.plugins.callback import CallbackBase
 
 DOCUMENTATION = """
 name: terminal
@@ -45,7 +45,7 @@ class Filtered:
         return getattr(self._stream, name)
 
 
-class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
+class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core has no types
     """Filters both streams from its start on. Ansible starts it before the first task."""
 
     CALLBACK_VERSION = 2.0

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from ansible.plugins.callback import CallbackBase  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.plugins.callback import CallbackBase
 
 DOCUMENTATION = """
 name: time_limit
@@ -55,7 +55,7 @@ def explanation(host: str, delegate_to: str | None, result: Mapping[str, Any]) -
     return text.format(name="The board" if "{{" in name else name, seconds=limit) if limit else ""
 
 
-class CallbackModule(CallbackBase):  # type: ignore[misc] # as above
+class CallbackModule(CallbackBase):  # type: ignore[misc] # ansible-core has no types
     """Shows the explanation below the failure."""
 
     CALLBACK_VERSION = 2.0

@@ -25,7 +25,7 @@ CODED = {
     for key, value in zip(node.keys, node.values, strict=True)
     if isinstance(key, ast.Constant) and key.value == "id"
     for part in ast.walk(value)
-    if isinstance(part, ast.Constant)
+    if isinstance(part, ast.Constant) and isinstance(part.value, str)
 }
 FINDINGS = sorted({"accepted-unknown"} | CODED | preflight.WARNINGS | {rule["id"] for rule in RULES})
 

@@ -263,7 +263,9 @@ def test_module_keeps_previous_reports(tmp_path: Path, monkeypatch: pytest.Monke
     # A second run that comes to no report at all leaves the last one that is known.
     (tmp_path / "a.json").unlink()
     gpu_report.begin(tmp_path, ["a"])
-    assert gpu_report.read_board(tmp_path, "a").previous["board"]["name"] == "a"
+    previous = gpu_report.read_board(tmp_path, "a").previous
+    assert previous is not None
+    assert previous["board"]["name"] == "a"
 
 
 def test_summary_has_reason_and_fix() -> None:

@@ -8,11 +8,11 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.action import ActionBase  # type: ignore[import-untyped] # as above
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.action import ActionBase
 
 
-class ActionModule(ActionBase):  # type: ignore[misc] # as above
+class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no types
     """`name` is the step; `writes` is the content of files of the board."""
 
     _supports_check_mode = True

@@ -12,8 +12,8 @@ import os
 import re
 from pathlib import Path
 
-from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.connection.local import Connection as Local  # type: ignore[import-untyped] # as above
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection.local import Connection as Local
 
 DOCUMENTATION = """
 name: breakable
@@ -28,7 +28,7 @@ SENT = re.compile(rb"module_fqn='[\w.]+[.](\w+)'")
 UPLOADED = re.compile(r"python\S* \S*AnsiballZ_(\w+)[.]py")
 
 
-class Connection(Local):  # type: ignore[misc] # as above
+class Connection(Local):  # type: ignore[misc] # ansible-core has no types
     """Runs modules as the local connection does, with the board's programs."""
 
     transport = "breakable"

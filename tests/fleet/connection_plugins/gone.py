@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.connection.local import Connection as Local  # type: ignore[import-untyped] # as above
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection.local import Connection as Local
 
 DOCUMENTATION = """
 name: gone
@@ -16,7 +16,7 @@ extends_documentation_fragment: [connection_pipelining]
 """
 
 
-class Connection(Local):  # type: ignore[misc] # as above
+class Connection(Local):  # type: ignore[misc] # ansible-core has no types
     """Fails."""
 
     transport = "gone"

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from ansible.plugins.action import ActionBase  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.plugins.action import ActionBase
 
 
-class ActionModule(ActionBase):  # type: ignore[misc] # as above
+class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no types
     """Takes the arguments of the module."""
 
     _supports_check_mode = True

@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ansible.errors import AnsibleConnectionFailure  # type: ignore[import-untyped] # ansible-core has no types
-from ansible.plugins.connection import ConnectionBase  # type: ignore[import-untyped] # as above
+from ansible.errors import AnsibleConnectionFailure
+from ansible.plugins.connection import ConnectionBase
 
 from tests.hostile import answers
 
@@ -48,7 +48,7 @@ def wait_until_given_up() -> NoReturn:
         signal.pause()
 
 
-class Connection(ConnectionBase):  # type: ignore[misc] # as above
+class Connection(ConnectionBase):  # type: ignore[misc] # ansible-core has no types
     """Records what is sent, and answers as the board does."""
 
     transport = "scripted"

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index as index
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
@@ -56,7 +57,7 @@ def test_archive_without_exactly_one_image_is_refused(
     directory: Path, names: tuple[str, ...], words: str
 ) -> None:
     archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
-    with pytest.raises(index.BundleError, match=words):
+    with pytest.raises(BundleError, match=words):
         index.describe(str(directory), "arm64", "v1")
 
 
@@ -71,7 +72,7 @@ def test_version_of_jetson_stats_is_read_from_its_wheel(directory: Path) -> None
 def test_wheels_without_one_jetson_stats_are_refused(directory: Path, versions: list[str]) -> None:
     for name in ("distro-1.9.0", *(f"jetson_stats-{version}" for version in versions)):
         (directory / f"{name}-py3-none-any.whl").touch()
-    with pytest.raises(index.BundleError, match=f"{len(versions)} wheels of jetson-stats"):
+    with pytest.raises(BundleError, match=f"{len(versions)} wheels of jetson-stats"):
         index.describe(str(directory), "arm64", "v1")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible.errors import AnsibleFilterError  # type: ignore[import-untyped] # ansible-core has no types
+from ansible.errors import AnsibleFilterError
 from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as planning
 from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.modules import container_command, koordinator_device
@@ -394,7 +394,7 @@ class KoordinatorCluster:
         self.applied: list[Data] = []
         monkeypatch.setattr(koordinator_device, "get", lambda kind, _name: self.objects.get(kind))
         monkeypatch.setattr(koordinator_device, "run", self.run)
-        monkeypatch.setattr(koordinator_device.os.path, "exists", lambda _path: True)
+        monkeypatch.setattr("os.path.exists", lambda _path: True)
 
     def run(self, verb: str, *_argv: str, stdin: str, accept: tuple[int, ...] = (0,)) -> str:
         wanted = json.loads(stdin)

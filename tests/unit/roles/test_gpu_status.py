@@ -17,6 +17,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_certificat
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
     jetson_certificates as board_certificates,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_observe as observe
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
@@ -253,7 +254,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pretend:
         program = tmp_path / "k3s"
         program.write_text(f"#!/bin/sh\n{script}\n")
         program.chmod(0o755)
-        monkeypatch.setitem(observe.run.__globals__, "K3S", str(program))
+        monkeypatch.setattr(k3s_kubectl, "K3S", str(program))
 
     return pretend
 
@@ -266,7 +267,7 @@ def test_second_pod_answers_for_the_first(kubectl: Pretend) -> None:
 
 def test_kubectl_without_objects_prints_nothing(kubectl: Pretend) -> None:
     kubectl("")
-    assert observe.listed("pods", "--selector=nobody") == []
+    assert k3s_kubectl.listed("pods", "--selector=nobody") == []
 
 
 def test_hanging_kubectl_is_ended(kubectl: Pretend) -> None:

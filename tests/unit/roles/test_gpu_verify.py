@@ -6,15 +6,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_verify as filters
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims, gpu_verify_node
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_device_query as query
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_node
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_pods as pods
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_board
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_checks as module
 from tegra_device_plugin.cli import main as plugin
@@ -84,8 +85,8 @@ class Board(FakeCluster):
         params = module.settings(given)
         part = {"started": "2026-11-21T01:00:00.000Z", "checks": [], "gpu": params["gpu"]}
         try:
-            module.STAGES[name](module.Bench(params), part)
-        except (module.KubectlError, OSError) as error:
+            module.STAGES[name](pods.Bench(params), part)
+        except (KubectlError, OSError) as error:
             self.results[name] = {"msg": str(error), "part": part}
             return
         part["ended"] = "2026-11-21T01:00:01.500Z"
@@ -567,18 +568,18 @@ def test_driver_is_registered_with_the_devices_of_its_slice(
 ) -> None:
     devices: list[Data] = [{"name": "igpu-0", "attributes": {"sharing": {"string": sharing}}}]
     monkeypatch.setattr(gpu_verify_node, "plugin_ready", lambda *_: None)
-    monkeypatch.setattr(gpu_verify_node.claims, "wait_for_devices", lambda *_: devices)
-    params, gpu, proofs = {"node": "jetson-1", "timeout": 1}, Data(), list[str]()
-    record = SimpleNamespace(prove=proofs.append)
+    monkeypatch.setattr(gpu_verify_claims, "wait_for_devices", lambda *_: devices)
+    params, gpu = {"node": "jetson-1", "timeout": 1}, Data()
+    record = Record({"id": "registered", "title": "Registered"})
     gpu_verify_node.driver_registered(params, gpu, record)
     assert (gpu["devices"], gpu["limited"]) == (1, limited)
-    assert proofs == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
-    monkeypatch.setattr(gpu_verify_node.claims, "devices", lambda _: devices)
+    assert record.entry["evidence"] == ["ResourceSlice of gpu.jetson-k3s.github.io: igpu-0"]
+    monkeypatch.setattr(gpu_verify_claims, "devices", lambda _: devices)
     devices[0]["taints"] = [{"key": "example.com/unhealthy", "value": "hung", "effect": "NoSchedule"}]
-    with pytest.raises(gpu_verify_node.CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
+    with pytest.raises(CheckFailed, match=r"igpu-0: .*hung \(NoSchedule\)"):
         gpu_verify_node.devices_offered(params, gpu, record)
     devices.clear()
-    with pytest.raises(gpu_verify_node.CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
+    with pytest.raises(CheckFailed, match="jetson-1 has no ResourceSlice of gpu"):
         gpu_verify_node.driver_registered(params, gpu, record)
 
 

@@ -348,11 +348,10 @@ OWN_STORE = CONTAINERD_STORE | {"Hostname": "", "Image": "", "Tty": False}
 
 
 @pytest.fixture
-def archived(tmp_path: Path) -> tuple[str, str]:
+def archived(tmp_path: Path) -> archives.ArchivedImage:
     """The id and the identity of an image in an archive."""
     archive.write(tmp_path / "x.tar.gz", ["docker.io/a:1"], "arm64", CONFIG, {"/pause": b"program"})
-    found: dict[str, tuple[str, str]] = archives.archived_images(str(tmp_path / "x.tar.gz"))
-    return found["a:1"]
+    return archives.archived_images(str(tmp_path / "x.tar.gz"))["a:1"]
 
 
 @pytest.mark.parametrize("told", [OWN_STORE, CONTAINERD_STORE, {}], ids=["20.10", "28.5", "29"])
@@ -370,12 +369,12 @@ def archived(tmp_path: Path) -> tuple[str, str]:
     ids=["same", "another manifest", "architecture", "no layer", "layer", "environment", "user"],
 )
 def test_image_is_known_in_each_store(
-    tmp_path: Path, archived: tuple[str, str], told: Data, changed: Data, same: bool
+    tmp_path: Path, archived: archives.ArchivedImage, told: Data, changed: Data, same: bool
 ) -> None:
     documents = archives.documents(str(tmp_path / "x.tar.gz"))
-    layers = archives.json.loads(documents[f"{archived[0].partition(':')[2]}.json"])["rootfs"]["diff_ids"]
+    layers = json.loads(documents[f"{archived.id.partition(':')[2]}.json"])["rootfs"]["diff_ids"]
     inspected: Data = {
-        "Id": archived[0],
+        "Id": archived.id,
         "RepoTags": ["a:1", "b:1"],
         "Os": "linux",
         "Architecture": "arm64",
@@ -384,7 +383,7 @@ def test_image_is_known_in_each_store(
     } | changed
     inspected["Config"] = told | changed.get("Config", CONFIG)
     found = image_content.contents_by_name([inspected])
-    assert [found[name] == archived[1] for name in ("a:1", "b:1")] == [same, same]
+    assert [found[name] == archived.content for name in ("a:1", "b:1")] == [same, same]
 
 
 PLAY = """\

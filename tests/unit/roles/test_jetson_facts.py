@@ -671,4 +671,4 @@ def test_firewalld_rules_are_read() -> None:
     found: dict[str, Any] = firewall.firewalls("/nonexistent", True, lambda *argv: said[argv])
     opened = ["10.42.0.0/16", "10.43.0.0/16", "2379-2380/tcp", "6443/tcp", "8472/udp"]
     assert found == {"ufw": None, "firewalld": opened}
-    assert firewall.firewalls("/nonexistent", False, None)["firewalld"] is None
+    assert firewall.firewalls("/nonexistent", False, lambda *argv: said[argv])["firewalld"] is None

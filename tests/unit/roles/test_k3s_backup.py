@@ -312,7 +312,7 @@ def test_disk_without_room_is_named_before_it_is_full(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = type("Usage", (), {"total": 10**9, "free": 5 * 10**7})
-    monkeypatch.setattr(archive.shutil, "disk_usage", lambda path: usage)
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
     with pytest.raises(OSError, match="50 MB are free on this disk"):
         archive.read(io.BytesIO(packed(files)), str(tmp_path / "target"))
 
@@ -379,31 +379,31 @@ def test_record_is_one_that_sha256sum_reads_and_of_this_user_alone(recorded: str
 def test_changed_backup_is_refused_with_the_way_to_accept_it(recorded: str) -> None:
     forged = sha256("forged")
     words = f"did not make it, or it was changed since.* -e k3s_backup_accepted_sha256={forged}$"
-    with pytest.raises(record_module.ArchiveError, match=words):
+    with pytest.raises(archive.ArchiveError, match=words):
         record_module.check(recorded, f"backups/{NAME}", forged, None)
     record_module.check(recorded, f"backups/{NAME}", forged, forged)
 
 
 def test_old_backup_under_the_name_of_a_newer_one_is_refused(recorded: str) -> None:
-    with pytest.raises(record_module.ArchiveError, match=f"under another name, {NAME}"):
+    with pytest.raises(archive.ArchiveError, match=f"under another name, {NAME}"):
         record_module.check(recorded, f"backups/{OTHER_NAME}", sha256(NAME), None)
 
 
 @pytest.mark.parametrize("accepted", [sha256("another"), "true", "yes"])
 def test_acceptance_names_the_very_file(recorded: str, accepted: str) -> None:
     for found in (sha256(NAME), sha256("forged")):
-        with pytest.raises(record_module.ArchiveError, match=f"its SHA-256 is {found}, not "):
+        with pytest.raises(archive.ArchiveError, match=f"its SHA-256 is {found}, not "):
             record_module.check(recorded, NAME, found, accepted)
 
 
 def test_controller_without_a_record_refuses(tmp_path: Path) -> None:
-    with pytest.raises(record_module.ArchiveError, match="is not recorded in"):
+    with pytest.raises(archive.ArchiveError, match="is not recorded in"):
         record_module.check(str(tmp_path / "none"), NAME, sha256(NAME), None)
 
 
 def test_record_that_others_can_write_proves_nothing(recorded: str) -> None:
     Path(recorded).chmod(0o620)
-    with pytest.raises(record_module.ArchiveError, match="can be written by other users"):
+    with pytest.raises(archive.ArchiveError, match="can be written by other users"):
         record_module.check(recorded, NAME, sha256(NAME), None)
 
 
@@ -421,7 +421,7 @@ def test_line_that_was_cut_off_spoils_no_other(recorded: str) -> None:
 )
 def test_answer_of_a_board_adds_one_line_or_none(recorded: str, hashed: str, name: str) -> None:
     before = Path(recorded).read_text()
-    with pytest.raises(record_module.ArchiveError, match="cannot be recorded"):
+    with pytest.raises(archive.ArchiveError, match="cannot be recorded"):
         record_module.add(recorded, hashed, name)
     assert Path(recorded).read_text() == before
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import CORDONED, KubectlError
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node_schedule as schedule
 
 from tests.unit.roles import playing
@@ -15,7 +16,7 @@ from tests.unit.roles.places import Data
 RESOURCE = "nvidia.com/gpu"
 SECRET = ".node-password.k3s"
 PASSWORD = ("secret", f"a{SECRET}")
-OURS = {schedule.CORDONED: '{"nvidia.com/gpu": 4}'}
+OURS = {CORDONED: '{"nvidia.com/gpu": 4}'}
 Run = Callable[..., tuple[Data, list[str]]]
 
 
@@ -57,7 +58,7 @@ def run(monkeypatch: pytest.MonkeyPatch) -> Run:
                 raise fails
 
         monkeypatch.setattr(schedule, "run", kubectl)
-        monkeypatch.setattr(schedule.time, "sleep", waits.append)
+        monkeypatch.setattr("time.sleep", waits.append)
         monkeypatch.setattr(schedule, "wait_offered", lambda *given: waits.append(given))
         given: Data = {"name": "a", "state": state, "drain_arguments": ["--force"], "timeout": 7}
         given |= {"offers": {}, "boot_id": None, "quorum": False, "servers": {}}
@@ -109,7 +110,7 @@ def test_node_that_the_cluster_does_not_know_is_no_error(run: Run, state: str) -
 @pytest.mark.parametrize("check_mode", [False, True])
 def test_drained_node_is_marked_first(run: Run, check_mode: bool) -> None:
     result, calls = run("drained", node(), check_mode=check_mode)
-    mark = f'annotate --overwrite node a {schedule.CORDONED}={{"nvidia.com/gpu": 1}}'
+    mark = f'annotate --overwrite node a {CORDONED}={{"nvidia.com/gpu": 1}}'
     assert calls == ([] if check_mode else [mark, "drain --timeout=7s --force a"])
     assert result["changed"] is True
 
@@ -120,7 +121,7 @@ def test_drained_node_is_marked_first(run: Run, check_mode: bool) -> None:
         (
             node(cordoned=True, annotations=OURS),
             False,
-            ["uncordon a", f"annotate node a {schedule.CORDONED}-"],
+            ["uncordon a", f"annotate node a {CORDONED}-"],
         ),
         (node(cordoned=True, annotations=OURS), True, []),
         (node(cordoned=True), False, []),  # its owner has cordoned it
@@ -162,11 +163,11 @@ def test_member_of_etcd_that_stays_is_named(run: Run, member: bool) -> None:
     there = node()
     if member:
         there["metadata"]["labels"] = {"node-role.kubernetes.io/etcd": "true"}
-    problem = schedule.KubectlError("timed out waiting for the condition on nodes/a")
+    problem = KubectlError("timed out waiting for the condition on nodes/a")
     result, _ = run("forgotten", there, fails=problem)
     assert "timed out" in result["msg"]
     assert ("sudo journalctl -u k3s | grep -i etcd" in result["msg"]) is member
-    result, _ = run("forgotten", there, fails=schedule.KubectlError("Forbidden"))
+    result, _ = run("forgotten", there, fails=KubectlError("Forbidden"))
     assert "journalctl" not in result["msg"], "nothing is being deleted"
 
 

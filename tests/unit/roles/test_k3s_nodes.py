@@ -33,7 +33,7 @@ def scripted(patch: pytest.MonkeyPatch, directory: Path, script: str) -> None:
     program.write_text(f'#!/bin/sh\necho call >> "$0.calls"\n{script}\n')
     program.chmod(0o755)
     patch.setattr(kubectl, "K3S", str(program))
-    patch.setattr(kubectl.time, "sleep", lambda _: None)
+    patch.setattr("time.sleep", lambda _: None)
 
 
 def test_request_is_repeated_while_the_api_server_restarts(
@@ -132,7 +132,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> list[list[Data]]:
     monkeypatch.setattr(offered, "knows", lambda api: api == "resource.k8s.io/v1")
     monkeypatch.setattr(offered, "listed", lambda *_: looks.pop(0) if looks[1:] else looks[0])
     monkeypatch.setattr(offered, "wait_until", lambda *_: None)
-    monkeypatch.setattr(offered.time, "sleep", lambda _: None)
+    monkeypatch.setattr("time.sleep", lambda _: None)
     return looks
 
 
@@ -193,7 +193,7 @@ WITHOUT_ETCD = {"metadata": {"name": "b"}, "status": {}}
 def test_last_server_of_a_majority_is_not_drained(others: list[Data], problem: str) -> None:
     nodes = [member("a"), *others]
     if problem:
-        with pytest.raises(schedule.KubectlError, match=problem):
+        with pytest.raises(kubectl.KubectlError, match=problem):
             schedule.check_quorum("a", nodes, {})
     else:
         schedule.check_quorum("a", nodes, {})
@@ -214,14 +214,14 @@ def test_last_server_of_a_majority_is_not_drained(others: list[Data], problem: s
 def test_server_that_went_down_this_minute_counts_as_down(servers: dict[str, str], problem: str) -> None:
     nodes = [member("a"), member("b"), member("c")]
     if problem:
-        with pytest.raises(schedule.KubectlError, match=problem):
+        with pytest.raises(kubectl.KubectlError, match=problem):
             schedule.check_quorum("a", nodes, servers)
     else:
         schedule.check_quorum("a", nodes, servers)
 
 
 def test_other_servers_are_known_by_their_nodes() -> None:
-    answers = [{"item": "B.example", "boot_id": "1"}, {"item": "C", "unreachable": True}]
+    answers: list[Data] = [{"item": "B.example", "boot_id": "1"}, {"item": "C", "unreachable": True}]
     assert k3s.servers(answers, {"B.example": "b", "C": ""}) == {"b": "1", "c": ""}
 
 
@@ -244,7 +244,7 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     monkeypatch: pytest.MonkeyPatch, annotation: str | None, offers: dict[str, int]
 ) -> None:
     """The kubelet offers less until the device plugin has registered again."""
-    annotations = {} if annotation is None else {schedule.CORDONED: annotation}
+    annotations = {} if annotation is None else {kubectl.CORDONED: annotation}
     seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}, "spec": {}}
     calls: list[tuple[str, ...]] = []
     monkeypatch.setattr(schedule, "get", lambda *_: seen)
@@ -265,7 +265,7 @@ def test_repeated_run_knows_the_offers_before_the_cordon(
     found = playing.outcome(monkeypatch, schedule, given | {"quorum": False, "timeout": 1})
     assert (found["offers"], found["cordoned"]) == (offers, True)
     recorded = calls[0][-1].partition("=")[2]
-    assert schedule.recorded({"metadata": {"annotations": {schedule.CORDONED: recorded}}}) == offers
+    assert schedule.recorded({"metadata": {"annotations": {kubectl.CORDONED: recorded}}}) == offers
 
 
 MOUNTINFO = """\
@@ -508,7 +508,7 @@ def test_pods_are_replaced_after_the_labels(
 def test_result_says_whether_a_run_has_the_node_cordoned_now(
     monkeypatch: pytest.MonkeyPatch, state: str, cordoned_by: str, check: bool, cordoned: bool
 ) -> None:
-    annotations = {schedule.CORDONED: "{}"} if cordoned_by == "run" else {}
+    annotations = {kubectl.CORDONED: "{}"} if cordoned_by == "run" else {}
     seen = node(gpu="1") | {"metadata": {"name": "a", "annotations": annotations}}
     seen["spec"] = {"unschedulable": True} if cordoned_by else {}
     monkeypatch.setattr(schedule, "get", lambda *_: seen)

@@ -499,7 +499,7 @@ def ensure(board: Data) -> Ensure:
 def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensure) -> None:
     old = current_token(board)
     assert ensure() is True
-    assert rotation.secret(current_token(board)) != OLD
+    assert k3s_token_module.secret(current_token(board)) != OLD
     record = Path(board["record"])
     assert (record.read_text().strip(), record.stat().st_mode & 0o777) == (old, 0o600)
     assert Path(board["marker"]).exists()
@@ -513,7 +513,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensur
 
 def test_given_token_is_set_once(board: Data, ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
-    assert rotation.secret(current_token(board)) == NEW
+    assert k3s_token_module.secret(current_token(board)) == NEW
     assert ensure(token=current_token(board)) is False
 
 

@@ -53,7 +53,9 @@ def test_supported_step_is_not_refused(role: str, installed: str, wanted: str, s
         (("agent", "v1.33.5+k3s1", "v1.34.0+k3s1", ""), "does not say which K3s"),
     ],
 )
-def test_unsupported_step_is_refused_with_the_way_out(step: tuple[str | None, ...], words: str) -> None:
+def test_unsupported_step_is_refused_with_the_way_out(
+    step: tuple[str, str | None, str, str | None], words: str
+) -> None:
     role, installed, wanted, server = step
     assert words in upgrade.refusal(wanted, installed, role, server)
 

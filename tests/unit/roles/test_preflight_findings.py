@@ -16,6 +16,11 @@ from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_iden
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as of_k3s
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_network as of_network
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
+    BundleError,
+    parse_sums,
+    sha256,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info as bundle_module
 
 from tests.lab import archive
@@ -191,7 +196,7 @@ def test_state_of_a_damaged_file(tmp_path: Path) -> None:
     versions = {"version": 1, "k3s_version": "v1", "plugin_image": "a:1", "pause_image": "c:1"}
     (tmp_path / "bundle.yml").write_text(yaml.safe_dump(versions))
     (tmp_path / "k3s-arm64").write_text("k3s")
-    sums = [f"{bundle_module.sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
+    sums = [f"{sha256(str(path))}  {path.name}" for path in sorted(tmp_path.iterdir())]
     (tmp_path / "SHA256SUMS").write_text("\n".join([*sums, "0" * 64 + "  gone", ""]))
     (tmp_path / "k3s-arm64").write_text("K3s")
     facts = bundle_module.inspect(str(tmp_path))
@@ -208,13 +213,13 @@ def test_state_of_an_archive_of_packages(tmp_path: Path) -> None:
     with tarfile.open(debs, "w") as tar:
         for name in names:
             tar.addfile(tarfile.TarInfo(name))
-    state = bundle_module.check_file(str(debs), bundle_module.sha256(str(debs)))
+    state = bundle_module.check_file(str(debs), sha256(str(debs)))
     assert (state["error"], state["packages"]) == (
         None,
         {"nvidia-container-toolkit": "1.18.0-1", "tzdata": "1:2025b-0"},
     )
     debs.write_text("no debs")
-    state = bundle_module.check_file(str(debs), bundle_module.sha256(str(debs)))
+    state = bundle_module.check_file(str(debs), sha256(str(debs)))
     assert (state["packages"], "not an archive of Debian packages" in state["error"]) == ({}, True)
 
 
@@ -253,8 +258,8 @@ def test_unusable_bundle_yml_is_named(tmp_path: Path, text: str, words: str) -> 
 
 
 def test_damaged_list_of_sums_is_named_with_its_line() -> None:
-    with pytest.raises(bundle_module.BundleError, match="line 2"):
-        bundle_module.parse_sums("0" * 64 + "  a\nnonsense\n")
+    with pytest.raises(BundleError, match="line 2"):
+        parse_sums("0" * 64 + "  a\nnonsense\n")
 
 
 def test_duplicate_names_and_machine_ids_are_found_on_each_board() -> None:

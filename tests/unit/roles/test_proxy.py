@@ -150,7 +150,7 @@ def test_network_of_the_node_is_its_own(wanted: list[Any], found: list[str]) -> 
 
 
 def test_boards_are_known_by_all_their_addresses() -> None:
-    boards = [
+    boards: list[dict[str, object]] = [
         {"inventory_hostname": "jetson-1"},
         {"inventory_hostname": "jetson-2", "ansible_host": "192.168.1.12", "jetson_k3s_address": "10.8.0.2"},
         {

@@ -67,21 +67,21 @@ def of_nobody(work: Callable[[], object], *, again: bool = False) -> Iterator[No
 
 
 def test_upload_is_in_a_directory_of_its_own_and_leaves_nothing(base: Path, project: Path) -> None:
-    one, other = Path(uploads.make(base)), Path(uploads.make(base))
+    one, other = Path(uploads.make(str(base))), Path(uploads.make(str(base)))
     assert one.parent == other.parent == project / "uploads"
     assert [stat.S_IMODE(path.stat().st_mode) for path in (project, one.parent, one)] == [0o755, 0o700, 0o700]
     (one / "a.tar").touch()
-    uploads.remove(base, str(one))
+    uploads.remove(str(base), str(one))
     assert list(one.parent.iterdir()) == [other]
-    uploads.remove(base, str(other))
+    uploads.remove(str(base), str(other))
     assert list(project.iterdir()) == []
-    uploads.remove(base, str(other))
+    uploads.remove(str(base), str(other))
 
 
 @needs_root
 def test_local_user_cannot_stop_an_upload(base: Path, project: Path) -> None:
     """Everybody can open the directories on the way, and lock them."""
-    one = uploads.make(base)
+    one = uploads.make(str(base))
 
     def lock() -> None:
         for path in (base, project):
@@ -90,24 +90,24 @@ def test_local_user_cannot_stop_an_upload(base: Path, project: Path) -> None:
             fcntl.flock(os.open(project / "uploads", os.O_RDONLY), fcntl.LOCK_EX)
 
     with of_nobody(lock, again=True):  # it waits for itself, with the locks of the first time
-        uploads.remove(base, uploads.make(base))
-        uploads.remove(base, one)
+        uploads.remove(str(base), uploads.make(str(base)))
+        uploads.remove(str(base), one)
 
 
 def test_upload_does_not_wait_without_end(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(file_locks, "WAIT_SECONDS", 0)
-    place = Path(uploads.make(base)).parent
+    place = Path(uploads.make(str(base))).parent
     directory = os.open(place, os.O_RDONLY)
     fcntl.flock(directory, fcntl.LOCK_EX)
     with pytest.raises(TimeoutError, match=f"{place} has been locked by process {os.getpid()} for 0 s"):
-        uploads.make(base)
+        uploads.make(str(base))
     os.close(directory)
 
 
 def test_directory_that_another_process_removes_meanwhile_is_made_again(
     base: Path, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = uploads.make(base)
+    first = uploads.make(str(base))
     locking = file_locks.lock
 
     def lock(descriptor: int, path: str) -> None:
@@ -116,29 +116,29 @@ def test_directory_that_another_process_removes_meanwhile_is_made_again(
             shutil.rmtree(project / "uploads")
 
     monkeypatch.setattr(uploads, "lock", lock)
-    assert Path(uploads.make(base)).is_dir()
+    assert Path(uploads.make(str(base))).is_dir()
 
 
 def test_uploads_of_interrupted_runs_go_together(base: Path, project: Path) -> None:
-    uploads.remove_all(base)
+    uploads.remove_all(str(base))
     assert not project.exists()
-    Path(uploads.make(base), "a.tar").touch()
-    Path(uploads.make(base)).joinpath("link").symlink_to(project.parent)
-    uploads.remove_all(base)
+    Path(uploads.make(str(base)), "a.tar").touch()
+    Path(uploads.make(str(base))).joinpath("link").symlink_to(project.parent)
+    uploads.remove_all(str(base))
     assert list(project.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "tmp/..", "../tmp"])
 def test_only_an_upload_is_removed(base: Path, project: Path, name: str) -> None:
-    kept = Path(uploads.make(base))
+    kept = Path(uploads.make(str(base)))
     for path in (f"{kept.parent}/{name}", str(project), "/etc"):
         with pytest.raises(uploads.UploadError, match="Nothing was removed"):
-            uploads.remove(base, path)
+            uploads.remove(str(base), path)
     assert kept.is_dir()
 
 
 def test_file_that_is_not_the_bundles_is_named_with_both_digests(base: Path) -> None:
-    there = Path(uploads.make(base))
+    there = Path(uploads.make(str(base)))
     (there / "a.tar").write_bytes(b"a")
     digest = uploads.sha256(str(there / "a.tar"))
     uploads.verify(str(there), {"a.tar": digest})
@@ -168,7 +168,7 @@ def test_name_that_another_user_has_prepared_is_refused_and_stays(
         before = project.lstat()
         for use in (uploads.make, uploads.remove_all):
             with pytest.raises(uploads.UploadError, match=f"{project} is a.* of user id {NOBODY} .*sudo rm"):
-                use(base)
+                use(str(base))
     after = project.lstat()
     assert (after.st_uid, after.st_mode, after.st_ino) == (before.st_uid, before.st_mode, before.st_ino)
     assert what != "a directory" or list(project.iterdir()) == []
@@ -179,11 +179,11 @@ def test_name_that_another_user_has_prepared_is_refused_and_stays(
     ("name", "mode"), [("uploads", 0o755), ("uploads", 0o1777), (".", 0o775), ("..", 0o777)]
 )
 def test_directory_that_others_may_change_is_refused(base: Path, project: Path, name: str, mode: int) -> None:
-    uploads.make(base)
+    uploads.make(str(base))
     (project / name).chmod(mode)
     words = "sudo rm -r" if name == "uploads" else "sudo chmod go-w"
     with pytest.raises(uploads.UploadError, match=words):
-        uploads.make(base)
+        uploads.make(str(base))
 
 
 @needs_root
@@ -192,7 +192,7 @@ def test_directory_of_another_user_on_the_way_is_refused(base: Path) -> None:
     os.chown(base / "theirs", NOBODY, NOBODY)
     (base / "link").symlink_to("theirs/var-lib")
     with pytest.raises(uploads.UploadError, match=f"{base}/theirs is a directory of user id {NOBODY}"):
-        uploads.make(base / "link")
+        uploads.make(str(base / "link"))
 
 
 @needs_root
@@ -221,7 +221,7 @@ def test_other_user_who_races_for_every_name_never_changes_an_upload(base: Path,
         while used < 50 or refused < 50:
             assert time.monotonic() < ends, f"{used} uploads, {refused} refused"
             try:
-                there = uploads.make(base)
+                there = uploads.make(str(base))
             except (uploads.UploadError, OSError):
                 refused += 1
                 continue
@@ -229,7 +229,7 @@ def test_other_user_who_races_for_every_name_never_changes_an_upload(base: Path,
             file.write_text("good")
             uploads.verify(there, {"a.tar": uploads.sha256(str(file))})
             assert (file.read_text(), file.stat().st_uid) == ("good", 0)
-            uploads.remove(base, there)
+            uploads.remove(str(base), there)
             project.rmdir()
             used += 1
 
