@@ -44,8 +44,8 @@ def place(diff: dict[str, Any]) -> str:
     return str(diff.get("before_header") or (before.get("path", "") if isinstance(before, dict) else ""))
 
 
-def told(change: dict[str, Any]) -> str:
-    """A change in a line."""
+def change_line(change: dict[str, Any]) -> str:
+    """The task of a change and the files that it would write, in one line."""
     places = ", ".join(filter(None, map(place, change["diff"])))
     return f"{change['task']}: {places}" if places else change["task"]
 
@@ -55,7 +55,7 @@ def table(changes: list[dict[str, Any]], missed: dict[str, str], compared: int) 
 
     `compared` is the number of boards that were.
     """
-    rows = [(change["board"], told(change)) for change in changes]
+    rows = [(change["board"], change_line(change)) for change in changes]
     rows += [(board, f"not compared: {reason}") for board, reason in missed.items()]
     width = max((len(board) for board, _ in rows), default=0)
     lines = [f"{board:<{width}}  {text}" for board, text in rows]

@@ -9,7 +9,7 @@ from typing import Any
 SCHEMA = "jetson-k3s/verify-report"
 SCHEMA_VERSION = 1
 GUIDE = "docs/troubleshooting.md"
-MEND = "The reason names what kept verification from working: mend that and run playbooks/verify.yml again."
+MEND = "The reason names the error: correct it and run playbooks/verify.yml again."
 # Contract of the exit code: all passed or skipped, a check failed, verification itself did not work.
 PASSED, FAILED, UNVERIFIED = 0, 1, 2
 CLOSE = "close"

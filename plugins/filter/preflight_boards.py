@@ -117,21 +117,21 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
     mine = offset(fleet[host]["clock"], now)
     theirs = offset(fleet[server]["clock"], now) if server in fleet else mine
 
-    def told(ahead: tuple[float, float]) -> str:
+    def clock_text(ahead: tuple[float, float]) -> str:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(now + ahead[0]))
 
     def fix(wrong: str) -> str:
         return (
             f"On {wrong}: sudo timedatectl set-ntp true. Without a time server: "
-            f"sudo date --utc --set '{told((0, 0))}', and put a battery on its RTC connector."
+            f"sudo date --utc --set '{clock_text((0, 0))}', and put a battery on its RTC connector."
         )
 
-    here = f"this computer has {told((0, 0))} (all UTC)"
+    here = f"this computer has {clock_text((0, 0))} (all UTC)"
     if apart(mine) > CLOCK_WRONG:
         return [
             {
                 "id": "clock",
-                "found": f"the board's clock says {told(mine)}, and {here}",
+                "found": f"the board's clock says {clock_text(mine)}, and {here}",
                 "expected": "the same time, within a day: each board judges the server's certificates by its "
                 "own clock",
                 "fix": fix(host),
@@ -143,8 +143,8 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
     return [
         {
             "id": "clock-server" if distance > CLOCK_TOO_FAR else "clock-server-drift",
-            "found": f"the board's clock says {told(mine)}, that of its server {server} {told(theirs)}, and "
-            f"{here}",
+            "found": f"the board's clock says {clock_text(mine)}, that of its server {server} "
+            f"{clock_text(theirs)}, and {here}",
             "expected": "the server's time, within a minute: certificates and tokens of the future are "
             "refused",
             "fix": fix(max((mine, host), (theirs, server), key=lambda known: apart(known[0]))[1]),

@@ -72,7 +72,7 @@ def is_anothers(host: str, node: Facts) -> bool:
     return bool(node["board"] != host)
 
 
-def told(node: Facts) -> str:
+def node_text(node: Facts) -> str:
     """A node as a finding names it."""
     return f"the cluster's node {node['name']} ({', '.join(map(str, node['addresses'])) or 'no address'})"
 
@@ -97,7 +97,7 @@ def findings_of_hostname(
         if name and name in (name_of(other, facts, named), node_of(facts))
     ]
     theirs = [node for node in nodes or [] if name and name == node["name"]]
-    same += map(told, theirs)
+    same += map(node_text, theirs)
     reserved = name in [other.lower() for other in inventory if other != host]
     findings = []
     if same or reserved:
@@ -154,7 +154,7 @@ def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts
     """Has another board, or a node of the cluster, the machine-id of this board?"""
     mine = fleet[host]["machine_id"]
     same = [other for other, facts in fleet.items() if other != host and facts["machine_id"] == mine]
-    same += [told(node) for node in strangers(fleet, nodes) if node["machine_id"] == mine]
+    same += [node_text(node) for node in strangers(fleet, nodes) if node["machine_id"] == mine]
     if not same or not mine:
         return []
     return [

@@ -87,14 +87,14 @@ def findings_of_common(
         if len(values) < 2:  # noqa: PLR2004 - one value, or no host
             continue
         default = json.dumps(entry["default"], sort_keys=True)
-        told = [
+        places = [
             f"{shown(value, default, entry, number)} on {place(names, groups, hosts)}"
             for number, (value, names) in enumerate(values.items(), 1)
         ]
         findings.append(
             {
                 "id": "setting-differs",
-                "found": f"{entry['name']}: {'; '.join(told)}",
+                "found": f"{entry['name']}: {'; '.join(places)}",
                 "expected": f"one value for all hosts of [{entry['group']}]: {entry['reason']}",
                 "fix": f"Set {entry['name']} for the group {entry['group']}, and nowhere else.",
             }

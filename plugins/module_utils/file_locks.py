@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locks of flock(2) for which nobody waits without end.
+"""Locks of flock(2) with a timeout.
 
 Each user who can open a file can lock it, even if the user may only read it. So lock a file or a directory
 that no other user can open. Runs on the board, therefore Python 3.6 compatible.
@@ -30,7 +30,7 @@ def holder(descriptor: int, locks: str = "/proc/locks") -> str:
 
 
 def acquired(descriptor: int) -> bool:
-    """Lock an open file or directory, if no other process has locked it; whether it is."""
+    """Lock an open file or directory. False if another process has locked it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

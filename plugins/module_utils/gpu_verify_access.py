@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of who gets the GPU: a pod that asks, a user who is not root, a pod that does not ask.
+"""Checks of access to the GPU: a pod that requests it, a user who is not root, a pod without a request.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -30,7 +30,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 
 USER = 1000  # the first user of a Jetson, and of most images
 READY = "ready"
-# Programs for the plugin's image, which has no shell. This one gives what it sees.
+# Programs for the plugin's image, which has no shell. This one lists the device nodes.
 NODES = """
 import os, stat
 
@@ -40,9 +40,9 @@ def nodes():
             if stat.S_ISCHR(os.lstat(path).st_mode):
                 yield path
 """
-LOOK = ("python3.11", "-c", NODES + "print(*nodes(), '{}', sep='\\n')".format(READY))
+LIST_NODES = ("python3.11", "-c", NODES + "print(*nodes(), '{}', sep='\\n')".format(READY))
 # Prints its user and groups, and each device node with owner, group, mode and the error of opening it. Then
-# becomes the program that is given to it.
+# becomes the program in its arguments.
 AS_USER = (
     "python3.11",
     "-c",
@@ -66,12 +66,12 @@ NODE = re.compile(r"^node (/dev/\S+) ([0-9]+):([0-9]+) ([0-7]{1,4}) (.*)$", re.M
 REFUSED = "Operation not permitted"
 # Nodes that every container has (OCI runtime-spec, config-linux.md, "Default Devices").
 OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptmx|pts/.*)$")
-# On every L4T the GPU's memory is the board's; CUDA tells less by what the driver keeps.
+# On every L4T the GPU's memory is the board's; CUDA reports less: the driver reserves a part.
 MEMORY_TOLERANCE = 0.1
 
 
 def run_query(bench: Bench, record: Record, manifest: Data) -> Tuple[Data, str]:
-    """Run deviceQuery in a pod to its end; return (what it says, its output)."""
+    """Run deviceQuery in a pod until it ends; return (parsed output, output)."""
     name = manifest["metadata"]["name"]
     bench.start(record, manifest)
     phase = bench.wait_end(record, name)
@@ -86,7 +86,7 @@ def judge(query: Data, text: str) -> None:
 
 
 def device_query(bench: Bench, gpu: Data, record: Record) -> None:
-    """A pod that asks for the GPU runs deviceQuery to its end; writes `device_query` into `gpu`."""
+    """A pod that requests the GPU runs deviceQuery; writes `device_query` into `gpu`."""
     own = bench.params["own_image"]
     params = dict(bench.params, image=own or bench.params["image"])
     command = params["own_command"] if own else DEVICE_QUERY
@@ -104,7 +104,7 @@ def cuda_kernel(bench: Bench, gpu: Data, record: Record) -> None:
     """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
     name = "kernel"
     bench.start(record, pod(name, bench.params, COMPUTE))
-    said = bench.heard(record, name, COMPUTED, "compute on the GPU")
+    said = bench.wait_output(record, name, COMPUTED, "compute on the GPU")
     gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
     record.prove(said.group(0))
     if gpu["kernel"]["simulated"]:
@@ -137,36 +137,36 @@ def non_root(bench: Bench, record: Record) -> None:
 def uninvited(bench: Bench, record: Record) -> None:
     """List the GPU's device nodes in a pod without a request: none are allowed in strict mode."""
     name = "uninvited"
-    bench.start(record, uninvited_pod(name, bench.params, LOOK))
+    bench.start(record, uninvited_pod(name, bench.params, LIST_NODES))
     phase = bench.wait_end(record, name)
     text = bench.log(name)
     if READY not in text.splitlines():
         raise CheckFailed("the pod without a request did not list its devices (it {})".format(phase))
     nodes = gpu_nodes(text)
-    who = "a pod that says NVIDIA_VISIBLE_DEVICES=all and asks for nothing"
+    who = "a pod with NVIDIA_VISIBLE_DEVICES=all and without a request"
     if not nodes:
         record.prove("{} has no GPU device node".format(who))
         return
     record.prove("{} has {} GPU device nodes: {}".format(who, len(nodes), ", ".join(nodes)))
     if bench.params["strict"]:
         raise CheckFailed(
-            "a pod that did not ask for {} got {}: strict mode is not in force on this board".format(
+            "a pod that did not request {} got {}: strict mode is not in effect on this board".format(
                 bench.params["resource"], ", ".join(nodes)
             )
         )
-    record.prove("nvidia_docker_strict is off: any image may take the GPU")
+    record.prove("nvidia_docker_strict is off: any image can use the GPU")
 
 
 def unified_memory(params: Data, gpu: Data, record: Record) -> None:
-    """CUDA says that CPU and GPU share their memory, and its size is the board's."""
+    """CUDA reports that CPU and GPU share memory, and the board's size of memory."""
     query = gpu["device_query"]
     if query["integrated"] is None or query["memory_bytes"] is None:
-        raise Skipped("deviceQuery does not tell about its memory")
+        raise Skipped("deviceQuery does not report the memory")
     seen, board = query["memory_bytes"], params["memory_bytes"]
     record.prove("integrated GPU sharing host memory: {}".format("yes" if query["integrated"] else "no"))
     record.prove("CUDA sees {} MiB, the board has {} MiB".format(seen >> 20, board >> 20))
     if not query["integrated"]:
-        raise CheckFailed("CUDA does not call this GPU integrated: is another GPU in the board?")
+        raise CheckFailed("CUDA reports no integrated GPU: does the board have another GPU?")
     if gpu["limited"] and seen < board:
         record.prove("a pod sees only its own share of the memory")
     elif abs(seen - board) > MEMORY_TOLERANCE * board:

@@ -18,9 +18,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 
 DRA = "dra"
 DRIVER = "gpu.jetson-k3s.github.io"
-# By the devices' attribute `sharing`. Of a GPU in capacity mode a claim that names none takes all.
+# By the devices' attribute `sharing`. In capacity mode, a claim without a capacity gets all of the GPU.
 CLASSES = {"exclusive": DRIVER, "capacity": DRIVER, "shares": "shared." + DRIVER}
-# The scheduler's words for claims that nothing is left for (its plugin dynamicresources).
+# The scheduler's message if no device is free (its plugin dynamicresources).
 NONE_LEFT = "cannot allocate all claims"
 
 
@@ -31,7 +31,7 @@ def devices(node: str) -> List[Data]:
 
 
 def wait_for_devices(node: str, seconds: float) -> List[Data]:
-    """The same; where there is none, waits for one: a kubelet that starts removes the slices before it."""
+    """The same. Waits if there is no device: a kubelet removes older slices when it starts."""
     found = devices(node)
     if found:
         return found
@@ -45,7 +45,7 @@ def wait_for_devices(node: str, seconds: float) -> List[Data]:
 
 
 def slices_of(node: str) -> str:
-    """What selects the driver's slices of a node."""
+    """The field selector of the driver's slices of a node."""
     return "--field-selector=spec.driver={},spec.nodeName={}".format(DRIVER, node)
 
 
@@ -56,15 +56,15 @@ def sharing_of(found: Sequence[Data]) -> str:
 
 
 def name_of_class(found: Sequence[Data]) -> str:
-    """The class by which the proof asks for one of these devices."""
+    """The DeviceClass of the claims for these devices."""
     sharing = sharing_of(found)
     if sharing not in CLASSES:
-        raise CheckFailed("the driver shares the GPU in a way that is not known here: {}".format(sharing))
+        raise CheckFailed("the driver has an unknown sharing mode: {}".format(sharing))
     return CLASSES[sharing]
 
 
 def taints(device: Data) -> List[str]:
-    """Why a device is given to no pod: its taints as people read them."""
+    """The taints that keep pods from a device, as text."""
     return [
         "{}={} ({})".format(taint["key"], taint.get("value", ""), taint["effect"])
         for taint in device.get("taints") or []
@@ -73,12 +73,12 @@ def taints(device: Data) -> List[str]:
 
 
 def template_name(count: int) -> str:
-    """The name of the template of claims for so many devices."""
+    """The name of the template of claims for this number of devices."""
     return "gpu-{}".format(count)
 
 
 def templates(gpu: Data) -> List[Data]:
-    """The templates of the proof's claims: for one device, and for all of them."""
+    """The templates of the pods' claims: for one device, and for all devices."""
     return [
         {
             "apiVersion": API_VERSION,
@@ -101,8 +101,8 @@ def templates(gpu: Data) -> List[Data]:
     ]
 
 
-def ask(spec: Data, count: int) -> None:
-    """Have a pod's only container ask for so many devices by a claim of the pod's own."""
+def add_claim(spec: Data, count: int) -> None:
+    """Add a claim for this number of devices to a pod, for its only container."""
     spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": template_name(count)}]
     spec["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
 

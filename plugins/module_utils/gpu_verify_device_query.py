@@ -18,7 +18,7 @@ SIMULATED = "SIMULATED"  # how the lab's images mark their output
 
 
 def parse(text: str) -> Dict[str, Any]:
-    """What is said about the first device; None where it says nothing, and whether a simulation says it."""
+    """Properties of the first device, None if missing, and whether the output is simulated."""
 
     def find(pattern: str) -> Optional[str]:
         match = re.search(pattern, text, re.MULTILINE)

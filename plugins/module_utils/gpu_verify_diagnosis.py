@@ -15,14 +15,14 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     run,
 )
 
-# One of them is on a node.
+# A node has a pod of one of them.
 PLUGIN = "app.kubernetes.io/name in (tegra-device-plugin, tegra-dra-driver)"
 PLUGIN_NAMESPACE = "kube-system"
 LINES = 20
 
 
 def plugin_pod(node: str) -> Optional[Data]:
-    """The plugin's pod on a node that is not about to go, None without one."""
+    """The plugin's pod on a node; None without a pod that is not being deleted."""
     found = get(
         "pods",
         "--namespace=" + PLUGIN_NAMESPACE,
@@ -40,7 +40,7 @@ def plugin_log(item: Data) -> str:
 
 
 def about_node(params: Data) -> List[str]:
-    """What a node says about itself."""
+    """Conditions and GPUs of a node, and the pods that have them."""
     name, resource = params["node"], params["resource"]
     node = get("node", name)
     if node is None:
@@ -70,7 +70,7 @@ def about_plugin(node: str) -> List[str]:
 
 
 def about_events(bench: Bench) -> List[str]:
-    """The events of the proof's namespace, the newest last."""
+    """The events of the checks' namespace, the newest last."""
     events = sorted(
         bench.events(), key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
     )
@@ -83,13 +83,13 @@ def about_events(bench: Bench) -> List[str]:
 
 
 def about_pods(bench: Bench) -> List[str]:
-    """Where the proof's pods are."""
+    """States of the checks' pods."""
     pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
     return ["{}: {}".format(item["metadata"]["name"], why(item)) for item in pods["items"]]
 
 
 def about_output(bench: Bench) -> List[str]:
-    """The last lines of the proof's pods."""
+    """The last lines of output of the checks' pods."""
     pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
     lines: List[str] = []
     for item in pods["items"]:

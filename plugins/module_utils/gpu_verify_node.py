@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a node that start no pod: Docker's runtime, the device plugin, what the node offers.
+"""Checks of a node that start no pod: Docker's runtime, the device plugin, the allocatable GPUs.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -30,16 +30,16 @@ WORDS = {"device-plugin": "the device plugin", claims.DRA: "the DRA driver"}
 LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", claims.DRA: "jetson-k3s.github.io/dra"}
 # The kubelet probes the plugin every 5 s (plugin/deploy/base), and a new plugin has to start first.
 READY_SECONDS = 30
-# How the plugin says why it has taken the GPU off the node.
+# The plugin's log line with the reason why the GPU is unhealthy.
 UNHEALTHY = re.compile(r"the GPU is unhealthy: (.+)$", re.MULTILINE)
-# How the plugin says what a configuration means: `4 x nvidia.com/gpu`; several, of a GPU in units.
+# The plugin's summary of a configuration: `4 x nvidia.com/gpu`; several resources of a GPU in units.
 CONFIGURED = re.compile(r": good: (\d+ x \S+(?:, \d+ x \S+)*)$", re.MULTILINE)
-# And which of several is memory, how much, and what a process is charged of it for its CUDA context.
+# And which resource is memory, how much, and the part that is charged for a process's CUDA context.
 MEMORY = re.compile(r"^promised: no more than (\S+) of (\S+) is allocated$", re.MULTILINE)
 CONTEXT = re.compile(r"^a process is charged (\S+) for its CUDA context$", re.MULTILINE)
 # Its quantities: bytes, in the largest unit without a fraction.
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
-# Pods that share the memory then, each with an equal part.
+# Pods that share the memory, each with an equal part.
 SHARERS = 2
 
 
@@ -63,7 +63,7 @@ def default_runtime(params: Data, record: Record) -> None:
     found = docker.get("DefaultRuntime")
     if found != RUNTIME:
         raise CheckFailed("Docker's default runtime is {}, not {}".format(found, RUNTIME))
-    path = (docker.get("Runtimes") or {}).get(RUNTIME, {}).get("path", "path not told")
+    path = (docker.get("Runtimes") or {}).get(RUNTIME, {}).get("path", "path unknown")
     record.prove("docker info: default runtime {} ({}), Docker {ServerVersion}".format(found, path, **docker))
 
 
@@ -105,7 +105,7 @@ def plugin_ready(params: Data, record: Record) -> Data:
 
 
 def counted(node: Optional[Data], field: str, resource: str) -> int:
-    """How many of a resource a node's status counts in `capacity` or `allocatable`; 0 where it does not."""
+    """The number of a resource in a node's `capacity` or `allocatable`; 0 if missing."""
     return int((((node or {}).get("status") or {}).get(field) or {}).get(resource, 0))
 
 
@@ -118,10 +118,10 @@ def plugin_registered(params: Data, gpu: Data, record: Record) -> None:
     """
     name = params["node"]
     item = plugin_ready(params, record)
-    told = configured(item)
-    if told:
-        gpu.update(told)
-        record.prove("it is configured to offer {devices} x {resource}".format(**told))
+    offer = configured(item)
+    if offer:
+        gpu.update(offer)
+        record.prove("it is configured to offer {devices} x {resource}".format(**offer))
     resource = gpu["resource"]
     try:
         # A kubelet that has just started knows no device, and says so after what the one before it has said.
@@ -151,7 +151,7 @@ def driver_registered(params: Data, gpu: Data, record: Record) -> None:
 def software(name: str) -> Dict[str, Optional[str]]:
     """Software on the node, as it reports: K3s, the engine of its pods, the device plugin's image.
 
-    What nobody tells is None.
+    Unknown values are None.
     """
     node, item = get("node", name), plugin_pod(name)
     info = ((node or {}).get("status") or {}).get("nodeInfo") or {}
@@ -176,17 +176,17 @@ def configured(item: Data) -> Optional[Data]:
         raise CheckFailed(
             "the device plugin does not say what its configuration means: {}".format(said.strip())
         )
-    return meaning(match.group(1), MEMORY.search(said), CONTEXT.search(said))
+    return offer_of(match.group(1), MEMORY.search(said), CONTEXT.search(said))
 
 
 def quantity(text: str) -> int:
-    """Bytes of a quantity that the plugin says."""
+    """Bytes of a quantity in the plugin's output."""
     number = text.rstrip("KMGi")
     return int(number) * UNITS[text[len(number) :]]
 
 
-def meaning(counts: str, memory: Optional[Match[str]], context: Optional[Match[str]]) -> Data:
-    """What `gpu` gets of what a plugin says: `4 x NAME, ...`, and perhaps of memory and contexts."""
+def offer_of(counts: str, memory: Optional[Match[str]], context: Optional[Match[str]]) -> Data:
+    """The keys of `gpu` from the plugin's summary: `4 x NAME, ...`, and maybe memory and contexts."""
     offered = {}
     for one in counts.split(", "):
         count, _, name = one.partition(" x ")
@@ -207,7 +207,7 @@ def meaning(counts: str, memory: Optional[Match[str]], context: Optional[Match[s
 
 
 def allocatable(params: Data, gpu: Data, record: Record) -> None:
-    """The node offers as many as configured; writes `allocatable` into `gpu`."""
+    """The node's allocatable number is the configured one; writes `allocatable` into `gpu`."""
     name, resource, devices = params["node"], gpu["resource"], gpu["devices"]
     try:
         # As of the capacity: the number may still be that of the kubelet before.
@@ -233,7 +233,7 @@ def allocatable(params: Data, gpu: Data, record: Record) -> None:
 
 
 def devices_offered(params: Data, gpu: Data, record: Record) -> None:
-    """The same for the DRA driver: no device is kept from pods."""
+    """The same for the DRA driver: no device has a taint."""
     found = claims.devices(params["node"])
     tainted = [
         "{}: {}".format(one["name"], ", ".join(claims.taints(one))) for one in found if claims.taints(one)
@@ -241,4 +241,4 @@ def devices_offered(params: Data, gpu: Data, record: Record) -> None:
     gpu["allocatable"] = len(found) - len(tainted)
     record.prove("devices {}, expected {}".format(gpu["allocatable"], gpu["devices"]))
     if tainted:
-        raise CheckFailed("the node gives these devices to no pod: {}".format("; ".join(tainted)))
+        raise CheckFailed("these devices have taints, so no pod gets them: {}".format("; ".join(tainted)))

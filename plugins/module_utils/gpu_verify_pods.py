@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pods on one node, in a namespace of their own: made, watched, ended and removed.
+"""Pods on one node, in a namespace of their own: create, watch, end and delete them.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -24,19 +24,19 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
-# What the plugin's image does by CUDA: device_query.py and compute.py of its commands. The first tells what
-# it sees, the second runs a kernel. A holder then runs until it is ended.
+# What the plugin's image does by CUDA: device_query.py and compute.py of its commands. The first lists
+# the GPU's properties, the second runs a kernel. A holder then runs until it is ended.
 PLUGIN = ("python3.11", "-m", "tegra_device_plugin")
 DEVICE_QUERY = (*PLUGIN, "device-query")
 COMPUTE = (*PLUGIN, "compute")
 COMPUTED = re.compile(r"^computed \d+ numbers on .*$", re.MULTILINE)
 HOLD = (*COMPUTE, "--hold")
 END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
-# How that one ends: by itself, or by SIGKILL with its container, whichever is faster.
+# Exit codes of that: the process ended, or SIGKILL ended it with its container, whichever is faster.
 ENDED = (0, 128 + 9)
 # The pods of an interrupted run end after this time.
 POD_DEADLINE_SECONDS = 900
-# States of a container from which it does not get out by itself, and for which a proof need not wait.
+# States of a container that do not change without a change of the pod, so the check does not wait.
 HOPELESS = (
     "CreateContainerConfigError",
     "CreateContainerError",
@@ -55,7 +55,7 @@ def pod(
     limit: Optional[int] = None,
     security: Optional[Data] = None,
 ) -> Data:
-    """Manifest of a pod that is scheduled to the node and asks for `limit` devices, or for its share."""
+    """Manifest of a pod that is scheduled to the node and requests `limit` devices, or its share."""
     container: Data = {
         "name": "main",
         "image": params["image"],
@@ -63,7 +63,7 @@ def pod(
         "command": list(command),
     }
     spec: Data = {
-        # By label, not by nodeName: the scheduler is part of what is proven.
+        # By label, not by nodeName: the check includes the scheduler.
         "nodeSelector": {"kubernetes.io/hostname": params["node"]},
         "tolerations": [{"operator": "Exists"}],
         "restartPolicy": "Never",
@@ -73,7 +73,7 @@ def pod(
         "containers": [container],
     }
     if params["api"] == claims.DRA:
-        claims.ask(spec, limit or params["share"])
+        claims.add_claim(spec, limit or params["share"])
     else:
         container["resources"] = {"limits": {params["resource"]: limit or params["share"]}}
     if params["runtime_class"]:
@@ -89,7 +89,7 @@ def holder(name: str, params: Data, limit: Optional[int] = None) -> Data:
 
 
 def uninvited_pod(name: str, params: Data, command: Sequence[str]) -> Data:
-    """The same for a pod that does not ask but says that it sees all devices, as many images do."""
+    """The same pod without a request, with NVIDIA_VISIBLE_DEVICES=all as in many images."""
     manifest = pod(name, params, command)
     manifest["spec"].pop("resourceClaims", None)
     container = manifest["spec"]["containers"][0]
@@ -104,7 +104,7 @@ def gpu_nodes(listing: str) -> List[str]:
 
 
 def finished(item: Data) -> bool:
-    """Has the pod ended, well or not?"""
+    """Has the pod succeeded or failed?"""
     return item["status"].get("phase") in ("Succeeded", "Failed")
 
 
@@ -128,22 +128,22 @@ def never_ran(item: Data) -> bool:
 
 
 def settled(item: Data) -> bool:
-    """Has the pod ended, or is there no use in waiting for it?"""
+    """Has the pod ended, or is its container in a state that does not change?"""
     return finished(item) or any(state.get("reason") in HOPELESS for state in states(item))
 
 
 def running(item: Data) -> bool:
-    """Does the pod run (or is there no use in waiting for that)?"""
+    """Is the pod Ready, or settled?"""
     return settled(item) or is_true(item, "Ready")
 
 
 def none_left(params: Data) -> str:
-    """The scheduler's words where the node has nothing left of what the pods ask for."""
+    """The scheduler's message if all devices of the node are allocated."""
     return claims.NONE_LEFT if params["api"] == claims.DRA else "Insufficient " + params["resource"]
 
 
 def refused(words: str) -> Callable[[Data], bool]:
-    """A test whether the scheduler has refused a pod in these words."""
+    """A test whether the scheduler has refused a pod with this message."""
 
     def check(item: Data) -> bool:
         scheduled = condition(item, "PodScheduled")
@@ -153,7 +153,7 @@ def refused(words: str) -> Callable[[Data], bool]:
 
 
 def why(item: Optional[Data]) -> str:
-    """Why a pod is where it is, in one line for people."""
+    """Phase, reasons and messages of a pod, in one line."""
     if item is None:
         return "the pod never appeared"
     status = item["status"]
@@ -175,24 +175,24 @@ def last_words(text: str) -> str:
 
 def warning(events: Sequence[Data], name: str) -> str:
     """The newest failure of a pod among events (FailedCreatePodSandBox, Failed, ...), '' without one."""
-    told = [
+    failures = [
         event
         for event in events
         if event.get("reason", "").startswith("Failed") and event["involvedObject"].get("name") == name
     ]
-    told.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
-    return "{reason}: {message}".format(**told[-1]) if told else ""
+    failures.sort(key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or "")
+    return "{reason}: {message}".format(**failures[-1]) if failures else ""
 
 
 class Bench:
-    """The namespace of one node's proof. `params` are the module's: node, image, resource, timeout, ..."""
+    """The namespace of one node's checks. `params` are the module's: node, image, resource, timeout, ..."""
 
     def __init__(self, params: Data) -> None:
         self.params = params
         self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
 
     def open(self, manifests: Sequence[Data] = ()) -> None:
-        """Make the namespace with these objects in it, after removing what a cut-off run left."""
+        """Make the namespace with these objects in it, after removing the objects of an interrupted run."""
         self.close()
         run("create", "namespace", self.namespace)
         # Pods are refused until the namespace has its service account.
@@ -223,7 +223,7 @@ class Bench:
         record.note("{} created".format(manifest["metadata"]["name"]))
 
     def wait(self, name: str, satisfied: Callable[[Data], object], what: str) -> Data:
-        """Wait for a pod; CheckFailed says what it did instead."""
+        """Wait for a pod; CheckFailed has the pod's state."""
         return self._wait(satisfied, what, "pod", name)
 
     def wait_end(self, record: Record, name: str) -> str:
@@ -249,17 +249,17 @@ class Bench:
         self.wait_end(record, name)
 
     def run(self, name: str, *command: str, accept: Sequence[int] = (0,)) -> str:
-        """Run a command in a pod; return its output. KubectlError has its last words."""
+        """Run a command in a pod; return its output. KubectlError has the end of its output."""
         return run("exec", name, "--namespace=" + self.namespace, "--", *command, accept=accept)
 
-    def heard(self, record: Record, name: str, said: Pattern[str], what: str) -> Match[str]:
-        """Wait until a pod's program says so, running or at its end; return the match. `what` is its deed."""
+    def wait_output(self, record: Record, name: str, said: Pattern[str], what: str) -> Match[str]:
+        """Wait until a pod's output matches; return the match. `what` is the pod's task, for errors."""
         item = self.wait(name, running, "{} running".format(name))
         if not (is_true(item, "Ready") or finished(item)) or never_ran(item):
             raise CheckFailed("{} does not start: {}".format(name, self.story(name, item)))
         record.note("{} {}".format(name, item["status"]["phase"]))
         self.log(name, lambda text: said.search(text) or ended(self.get(name)))
-        text = self.log(name)  # again: of one that has ended meanwhile these are the last words
+        text = self.log(name)  # again: the pod may have ended after more output
         match = said.search(text)
         if match is None:
             raise CheckFailed(
@@ -270,7 +270,7 @@ class Bench:
 
     def computed(self, record: Record, name: str) -> str:
         """Wait until a holder has computed on the GPU; return its output."""
-        return self.heard(record, name, COMPUTED, "compute on the GPU").string
+        return self.wait_output(record, name, COMPUTED, "compute on the GPU").string
 
     def get(self, name: str) -> Data:
         """A pod as it is now, {} if it is gone."""
@@ -283,7 +283,7 @@ class Bench:
         return events
 
     def log(self, name: str, complete: Optional[Callable[[str], object]] = None) -> str:
-        """A pod's output, waited for until `complete`, a test of the text, is content with it."""
+        """A pod's output. Waits until `complete`, a test of the text, is true, or until the timeout."""
         deadline = time.monotonic() + self.params["timeout"]
         while True:
             text = run("logs", name, "--namespace=" + self.namespace)
@@ -292,7 +292,7 @@ class Bench:
             time.sleep(0.2)
 
     def story(self, name: str, item: Optional[Data]) -> str:
-        """Where a pod is, in one line; what it does not tell itself its last failure does."""
+        """State of a pod in one line, with its last failure among the events if the pod has no message."""
         if item and any(state.get("message") for state in states(item)):
             return why(item)
         return "; ".join(part for part in (why(item), warning(self.events(), name)) if part)

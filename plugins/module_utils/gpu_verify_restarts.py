@@ -43,13 +43,13 @@ SURVIVOR = "survivor"
 
 
 def identity(item: Data) -> Data:
-    """What a restart of a pod's container would change: its id and the count of restarts."""
+    """Id and number of restarts of a pod's container, which change if it restarts."""
     status = item["status"]["containerStatuses"][0]
     return {"container": status.get("containerID"), "restarts": status.get("restartCount")}
 
 
 def registrations(params: Data) -> Data:
-    """The plugin's container on the node, and how often it says that a kubelet took its registration."""
+    """The plugin's container on the node, and the number of successful registrations in its log."""
     item = plugin_pod(params["node"])
     if item is None:
         raise CheckFailed("no pod that serves the GPU is on {}".format(params["node"]))
@@ -67,7 +67,7 @@ def before_restart(bench: Bench, record: Record) -> Data:
 
 
 def compute_again(bench: Bench, record: Record, name: str) -> None:
-    """Compute in a new process of the running pod, which has to open the device nodes."""
+    """Compute in a new process in the running pod: it has to open the device nodes."""
     deadline = time.monotonic() + bench.params["timeout"]
     while True:
         try:
@@ -76,7 +76,7 @@ def compute_again(bench: Bench, record: Record, name: str) -> None:
             if EXITED in str(error) or time.monotonic() > deadline:
                 words = last_words(str(error).partition(EXITED)[0])
                 raise CheckFailed("{} cannot compute on the GPU any more: {}".format(name, words)) from error
-            time.sleep(POLL_SECONDS)  # the way to a kubelet that has just started may not be there yet
+            time.sleep(POLL_SECONDS)  # a kubelet that has just started may not be reachable
         else:
             said = COMPUTED.search(text)
             if said is None:
@@ -130,7 +130,7 @@ def wait_offered(bench: Bench, count: int, record: Record) -> None:
 
 
 def restarted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
-    """After the kubelet's restart: the holder has not noticed, and the rest of the GPUs is all there is."""
+    """After the kubelet's restart: the holder runs on, and only the other GPUs are free."""
     params, name = bench.params, "holder"
     wait_registered(bench, before["registrations"], record)
     wait_offered(bench, gpu["allocatable"], record)
@@ -145,7 +145,7 @@ def restarted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
     if len(found) != 1:
         raise CheckFailed("expected one pod with the GPU, found {}".format(", ".join(found)))
     record.prove("allocatable is {} again, allocated to {}".format(gpu["allocatable"], found[0]))
-    # Asking for all of them tells whether the new kubelet and the scheduler know of the holder.
+    # A request for all of them stays Pending if the new kubelet and the scheduler know of the holder.
     waiter = "waiter"
     bench.start(record, holder(waiter, params, limit=gpu["allocatable"]))
     bench.wait_refused(record, waiter, name)
@@ -154,13 +154,13 @@ def restarted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
     else:
         bench.start(record, holder("sharer", params))
         bench.computed(record, "sharer")
-    record.prove("the restarted kubelet gives the GPU out: a further pod runs with it")
+    record.prove("the restarted kubelet allocates the GPU: another pod runs with it")
 
 
 def before_reboot(bench: Bench, record: Record) -> Data:
-    """Start a pod that has the GPU and no controller, before the board reboots. Returns its identity.
+    """Start a pod with the GPU and without a controller, before the board reboots. Returns its identity.
 
-    The kubelet admits it once more after the boot. If it refuses the pod, nobody makes another one.
+    The kubelet admits the pod again after the boot. If it refuses the pod, no controller makes another one.
     """
     manifest = holder(SURVIVOR, bench.params)
     manifest["spec"]["restartPolicy"] = "Always"
@@ -170,7 +170,7 @@ def before_reboot(bench: Bench, record: Record) -> Data:
 
 
 def rebooted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
-    """After the reboot: the pod was not refused, and computes again."""
+    """After the reboot: the kubelet has admitted the pod, and the pod computes again."""
 
     def is_back(item: Data) -> bool:
         return finished(item) or (is_true(item, "Ready") and identity(item)["restarts"] > before["restarts"])

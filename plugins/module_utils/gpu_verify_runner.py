@@ -15,15 +15,15 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 GUIDE = "docs/troubleshooting.md"
 PASSED, FAILED, SKIPPED, ERROR = "passed", "failed", "skipped", "error"
 WORDS = {FAILED: "failed", SKIPPED: "was skipped", ERROR: "could not be checked"}
-MEND = "The reason names what kept verification from working: mend that and run playbooks/verify.yml again."
+MEND = "The reason names the error: correct it and run playbooks/verify.yml again."
 
 
-class CheckFailed(Exception):  # noqa: N818 - a verdict on the board, not an error of the check
-    """The check's answer is no; the text says why, in one line."""
+class CheckFailed(Exception):  # noqa: N818 - a result of the check, not an error
+    """The check failed; the text is the reason, in one line."""
 
 
 class Skipped(Exception):  # noqa: N818 - as above
-    """The check does not apply; the text says why, in one line."""
+    """The check does not apply; the text is the reason, in one line."""
 
 
 def now() -> str:
@@ -32,7 +32,7 @@ def now() -> str:
 
 
 class Record:
-    """What one check writes down while it runs; `entry` is what the report gets."""
+    """Evidence, events and result of one check; `entry` is its part of the report."""
 
     def __init__(self, check: Data, entry: Optional[Data] = None) -> None:
         self.check = check
@@ -50,15 +50,15 @@ class Record:
         }
 
     def prove(self, text: str) -> None:
-        """Write down what was found."""
+        """Add evidence."""
         self.entry["evidence"].append(text)
 
     def note(self, text: str) -> None:
-        """Write down what happened just now."""
+        """Add an event with the present time."""
         self.entry["events"].append({"at": now(), "event": text})
 
     def end(self, status: str, reason: str = "") -> None:
-        """Write down the verdict; what did not pass gets the way to mend it."""
+        """Set the status, and the fix of a check that did not pass."""
         self.entry.update(status=status, reason=reason)
         self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
 
@@ -78,7 +78,7 @@ def hindrance(check: Data, statuses: Dict[str, str]) -> Optional[str]:
 def run_check(
     record: Record, function: Function, diagnose: Callable[[], List[Data]], obstacle: Optional[str] = None
 ) -> Data:
-    """Run one check, unless an obstacle says why not to; return the report's entry.
+    """Run one check, or skip it with the obstacle as the reason; return the report's entry.
 
     `diagnose` gives the `diagnosis` of a check that did not pass.
     """

@@ -22,21 +22,21 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runn
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data, is_true
 
-# What `sharing` has proven of an exclusive GPU, and of a shared one.
+# The evidence of `sharing` for an exclusive GPU, and for a shared one.
 CONCURRENCY = "{waiter} was Pending ({none_left}) while {holders} ran"
 TIME_SLICING = "{holders} ran at the same instant, {waiter} was Pending ({none_left})"
-# How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and what it says then.
+# How the plugin's image allocates memory by CUDA (its commands/cuda_programs.py), and its output.
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"^allocated (\d+) of \d+ MiB.*$", re.MULTILINE)
 LIMITED_PODS = 2
-# Of its share that each pod must get: on a board CUDA's contexts take something of it.
+# Percentage of its share that each pod must get: on a board, CUDA's contexts use a part.
 ENOUGH_PERCENT = 75
 # The program allocates in steps of 16 MiB (STEP_MIB, cuda/program.py): of less than four, one is too much.
 LEAST_MIB = 64
 GREEDY, NEIGHBOUR = "greedy", "neighbour"
 
 
-def see_nodes(text: str, gpu: Data, record: Record, name: str) -> None:
+def check_nodes(text: str, gpu: Data, record: Record, name: str) -> None:
     """A holder's output names GPU device nodes; writes `device_nodes` into `gpu`."""
     nodes = gpu_nodes(text)
     if not nodes:
@@ -47,18 +47,18 @@ def see_nodes(text: str, gpu: Data, record: Record, name: str) -> None:
     record.prove("{} has {} GPU device nodes, among them {}".format(name, len(nodes), nodes[-1]))
 
 
-def hold_all(bench: Bench, gpu: Data, record: Record) -> Tuple[List[str], str]:
-    """Fill the node with holders; one pod more must wait. Returns (holders, waiter), by name."""
+def allocate_all(bench: Bench, gpu: Data, record: Record) -> Tuple[List[str], str]:
+    """Start holders until all GPUs are allocated; another pod must wait. Returns their names."""
     count = gpu["allocatable"] // bench.params["share"]
     names = ["pod{}".format(number) for number in range(1, count + 1)]
     waiter = "pod{}".format(count + 1)
     for name in names:
         bench.start(record, holder(name, bench.params))
     said = [bench.computed(record, name) for name in names]
-    see_nodes(said[0], gpu, record, names[0])
+    check_nodes(said[0], gpu, record, names[0])
     bench.start(record, holder(waiter, bench.params))
     bench.wait_refused(record, waiter, ", ".join(names))
-    # Only overlap proves sharing, and exclusiveness: all holders must be there now.
+    # Pods share the GPU only if they run at the same time: all holders must be Ready now.
     for name in names:
         if not is_true(bench.get(name), "Ready"):
             raise CheckFailed("{} ended before {} was seen waiting".format(name, waiter))
@@ -76,7 +76,7 @@ def hand_over(bench: Bench, record: Record, names: Sequence[str], waiter: str) -
 
 def sharing(bench: Bench, gpu: Data, record: Record, proof: str) -> None:
     """As many pods as GPUs run together, one more waits until one of them ends; `proof` is the evidence."""
-    names, waiter = hold_all(bench, gpu, record)
+    names, waiter = allocate_all(bench, gpu, record)
     words = none_left(bench.params)
     record.prove(proof.format(holders=", ".join(names), waiter=waiter, none_left=words))
     hand_over(bench, record, names, waiter)
@@ -85,18 +85,18 @@ def sharing(bench: Bench, gpu: Data, record: Record, proof: str) -> None:
 def allocate(bench: Bench, record: Record, name: str, mib: int) -> Tuple[int, str]:
     """Allocate `mib` MiB in a pod with a share; return (allocated MiB, output)."""
     bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
-    said = bench.heard(record, name, ALLOCATED, "allocate")
+    said = bench.wait_output(record, name, ALLOCATED, "allocate")
     return int(said.group(1)), said.group(0)
 
 
 def share_of_memory(gpu: Data) -> Tuple[int, int]:
-    """Return what a pod's share of memory is, and what CUDA can have of it, in MiB."""
+    """Return a pod's share of memory, and the part that CUDA can allocate, in MiB."""
     share = gpu["memory_bytes"] * (gpu["devices"] // LIMITED_PODS) // gpu["devices"] >> 20
     return share, share - (gpu["context_bytes"] >> 20)
 
 
 def check_limit(got: int, share: int, usable: int) -> None:
-    """Raise CheckFailed unless the greedy one was out of memory where its share ends, in MiB."""
+    """Raise CheckFailed unless the greedy pod was out of memory at its share, in MiB."""
     if got > share:
         raise CheckFailed(
             "{} got {} MiB, expected at most its share of {} MiB: nothing limits it".format(
@@ -111,16 +111,16 @@ def check_limit(got: int, share: int, usable: int) -> None:
 
 
 def limits(bench: Bench, gpu: Data, record: Record) -> None:
-    """A pod that wants more than its share is out of memory; its neighbour has his, before and after."""
+    """A pod fails at its GPU memory limit; its neighbour keeps its share before and after."""
     share, usable = share_of_memory(gpu)
     if gpu["devices"] < LIMITED_PODS or usable < LEAST_MIB:
         raise Skipped(
-            "it takes {} pods with {} MiB or more each, and half of the offered memory is {} MiB".format(
+            "the check needs {} pods of {} MiB or more each, and half of the offered memory is {} MiB".format(
                 LIMITED_PODS, LEAST_MIB, max(usable, 0)
             )
         )
     within = usable * ENOUGH_PERCENT // 100
-    # The neighbour first: what greed does to those who are there already is the question.
+    # The neighbour first: the greedy pod must not affect pods that run already.
     kept, said = allocate(bench, record, NEIGHBOUR, within)
     if kept < within:
         raise CheckFailed(
@@ -134,7 +134,7 @@ def limits(bench: Bench, gpu: Data, record: Record) -> None:
     item = bench.get(NEIGHBOUR)
     if not item or not is_true(item, "Ready"):
         raise CheckFailed(
-            "{} does not run any more since {} was out of memory, expected it to notice nothing: {}".format(
+            "{} does not run any more since {} was out of memory, expected no effect on it: {}".format(
                 NEIGHBOUR, GREEDY, why(item or None)
             )
         )

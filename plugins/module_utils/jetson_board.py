@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a board is: its identity, memory and disk, from its files.
+"""A board's identity, memory and disk, from its files.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -16,7 +16,7 @@ L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
-FACT_FILE_BYTES = 1 << 20  # far above any file read here; a board's file never makes us eat memory
+FACT_FILE_BYTES = 1 << 20  # more than any file read here; limits our use of memory
 
 
 def read(root: str, path: str, limit: int = FACT_FILE_BYTES) -> Optional[str]:
@@ -48,8 +48,8 @@ def l4t_release(release_text: Optional[str]) -> Optional[str]:
 def jetpack_release(l4t: str) -> Optional[str]:
     """JetPack of an L4T release, None when its line has no earlier one.
 
-    A release that is not listed gets what is certain of the nearest earlier one's JetPack 6.2.2: `6.2` when
-    only the patch differs, else `6`. That is the device plugin's rule (its board/catalogue.py), too.
+    A release that is not listed gets a part of the nearest earlier one's version. Of 6.2.2: `6.2` if only the
+    patch differs, else `6`. The device plugin has the same rule (its board/catalogue.py).
     """
     wanted = tuple([int(part) for part in l4t.split(".")] + [0, 0])[:3]
     earlier = [release for release in JETPACK if release[0] == wanted[0] and release <= wanted]
@@ -63,7 +63,7 @@ def jetpack_release(l4t: str) -> Optional[str]:
 
 
 def board_identity(root: str) -> Dict[str, Optional[str]]:
-    """Who is this board: platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack.
+    """The board's platform ('tegra' or 'none'), SoC, module, model, L4T and JetPack.
 
     The release file says nothing about the hardware: L4T's container images have it on any machine.
     """
@@ -76,7 +76,7 @@ def board_identity(root: str) -> Dict[str, Optional[str]]:
     return {
         "platform": "tegra" if is_tegra else "none",
         "soc": socs[0] if socs else None,
-        # Some JetPack 5 trees list several modules: then the tree does not tell which one it is.
+        # Some JetPack 5 trees list several modules: then the module is unknown.
         "module": modules[0] if len(modules) == 1 else None,
         "model": first(read(root, tree + "/model") for tree in DEVICE_TREE),
         "l4t": l4t,
@@ -98,7 +98,7 @@ def swap_bytes(root: str) -> int:
 def disk(path: str) -> Dict[str, Any]:
     """The file system below path, or below its nearest parent that exists: which one, its type and its bytes.
 
-    Free is what the kubelet counts as available: not what is reserved for root.
+    Free bytes are those that the kubelet counts as available, without those reserved for root.
     """
     there = path
     while not os.path.exists(there):
@@ -120,7 +120,7 @@ def filesystem_type(root: str, path: str) -> Optional[str]:
     above = [
         (mount[1], mount[2]) for mount in mounts if mount[1] == "/" or (path + "/").startswith(mount[1] + "/")
     ]
-    # The longest place, and of several mounts on it the last.
+    # The longest mount point, and of several mounts on it the last one.
     return max(enumerate(above), key=lambda one: (len(one[1][0]), one[0]))[1][1] if above else None
 
 

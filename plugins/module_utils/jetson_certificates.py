@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""K3s' certificates on a board: which there are, when they end, and since when K3s uses them.
+"""K3s' certificates on a board: their names, expiration dates, and the start of K3s.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -15,7 +15,7 @@ import time
 from typing import Any, Dict, List, Optional
 
 DATA_DIRECTORY = "/var/lib/rancher/k3s"
-# What K3s renews when it starts (its pkg/util/services). Other names may be left from older releases.
+# Certificates that K3s renews when it starts (its pkg/util/services). Older releases had other names, too.
 RENEWED = {
     "server/tls": (
         "client-admin",
@@ -32,7 +32,7 @@ RENEWED = {
     "server/tls/etcd": ("client", "peer-server-client", "server-client"),
     "agent": ("client-k3s-controller", "client-kube-proxy", "client-kubelet", "serving-kubelet"),
 }
-# What port 6443 shows. K3s keeps it as a Secret's JSON and renews it while it runs (dynamiclistener).
+# The certificate of port 6443. K3s keeps it as a Secret's JSON and renews it while it runs (dynamiclistener).
 LISTENER = "server/tls/dynamic-cert.json"
 # Days that a new one is valid for, and the variable that says otherwise (dynamiclistener, cert/cert.go).
 VALID_DAYS = 365
@@ -40,7 +40,7 @@ VALID_DAYS_VARIABLE = "CATTLE_NEW_SIGNED_CERT_EXPIRATION_DAYS"
 
 
 def end(path: str) -> Optional[int]:
-    """When the first certificate of a PEM file ends, in seconds since 1970; None if there is none."""
+    """When the first certificate of a PEM file expires, in seconds since 1970; None without a certificate."""
     try:
         found = ssl._ssl._test_decode_cert(path)  # type: ignore[attr-defined] # Python has no other name
     except (OSError, ValueError):  # ssl.SSLError is an OSError
@@ -62,13 +62,13 @@ def listener_end(path: str) -> Optional[int]:
 
 
 def digest(path: str) -> str:
-    """What tells one bundle of CAs from another, however its lines are ended."""
+    """Digest of a bundle of CAs that does not depend on line ends."""
     with open(path, "rb") as stream:
         return hashlib.sha256(b"".join(stream.read().split())).hexdigest()
 
 
 def entry(path: str, kind: str, ends: int) -> Dict[str, Any]:
-    """One certificate, as facts have it. `digest` is null for what is no CA."""
+    """One certificate as a fact. `digest` is null unless it is a CA."""
     name = os.path.basename(path).rsplit(".", 1)[0]
     if os.path.basename(os.path.dirname(path)) == "etcd":
         name = "etcd-" + name
@@ -83,7 +83,7 @@ def entry(path: str, kind: str, ends: int) -> Dict[str, Any]:
 
 
 def files(directory: str, is_server: bool) -> List[Dict[str, Any]]:
-    """All certificates below K3s' data directory, the soonest end first."""
+    """All certificates below K3s' data directory, the earliest expiration first."""
     found = []
     for place, names in RENEWED.items():
         if place.startswith("server") and not is_server:
@@ -99,7 +99,7 @@ def files(directory: str, is_server: bool) -> List[Dict[str, Any]]:
 
 
 def valid_days(variables: Dict[str, str]) -> int:
-    """For how many days K3s' next start makes a certificate, by the variables of its unit."""
+    """Days for which certificates of K3s' next start are valid, by the variables of its unit."""
     try:
         return int(variables.get(VALID_DAYS_VARIABLE, ""))
     except ValueError:
@@ -107,7 +107,7 @@ def valid_days(variables: Dict[str, str]) -> int:
 
 
 def started(properties: Dict[str, str]) -> Optional[float]:
-    """When a unit's process has started, in seconds since 1970; None if it does not run."""
+    """When a unit's process started, in seconds since 1970; None if it does not run."""
     microseconds = int(properties.get("ExecMainStartTimestampMonotonic") or 0)
     if properties.get("ActiveState") != "active" or not microseconds:
         return None
@@ -122,7 +122,7 @@ def certificate_facts(
     variables: Dict[str, str],
     is_server: bool,
 ) -> Dict[str, Any]:
-    """What the roles ask about certificates: of K3s with these settings, unit and its variables."""
+    """Facts about the certificates of K3s with these settings, this unit and its variables."""
     directory = settings.get("data-dir") or DATA_DIRECTORY
     return {
         "files": files(os.path.join(root, directory.lstrip("/")), is_server),

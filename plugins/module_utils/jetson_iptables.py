@@ -24,7 +24,7 @@ RULES = {
 }
 # Without these Docker and kube-proxy do not start. Docker 28 also uses raw.
 NEEDED = ("filter", "nat")
-# What a table takes of the kernel (jetson_kernel.KERNEL_FEATURES), and what its rule takes.
+# Features of the kernel that a table needs (jetson_kernel.KERNEL_FEATURES), and those of its rule.
 FEATURES = {
     ("iptables", "nft"): "nf_tables nf_tables_ipv4 nft_compat nft_chain_nat",
     ("ip6tables", "nft"): "nf_tables nf_tables_ipv6 nft_compat nft_chain_nat",
@@ -52,7 +52,7 @@ def version_facts(text: str) -> Dict[str, Optional[str]]:
 
 
 def try_table(run: Run, argv: Sequence[str], family: str, table: str) -> Optional[str]:
-    """What iptables says when it cannot add a rule to the table, None when it can."""
+    """Add a rule to the table; return the error, None if it worked."""
     rule = RULES[table].format(address=ADDRESSES[family]).split()
     code, _, errors = run([*argv, "--wait", "5", "--table", table, *rule])
     if code == 0:
@@ -94,10 +94,10 @@ def other_variant(root: str, family: str, program: str, now: str) -> Optional[st
 def family_plan(
     module: "AnsibleModule", root: str, unshare: str, family: str, lacking: Dict[str, str]
 ) -> Optional[Plan]:
-    """What becomes of iptables or ip6tables; None where the board does not have it.
+    """The plan for iptables or ip6tables; None if the board does not have it.
 
-    `now` is the present variant. `choose` is the path of the one to choose instead, None where it stays, and
-    `reason` says why. `problem` is what fails in the end, and `raw` the same of that table.
+    `now` is the present variant. `choose` is the path of the variant to choose, None for no change, with the
+    `reason`. `problem` has the failures after the change, and `raw` those of the table raw.
     """
     program = module.get_bin_path(family)
     if program is None:
@@ -135,7 +135,7 @@ def iptables_plan(module: "AnsibleModule", root: str, lacking: Dict[str, str]) -
 
 
 def iptables_facts(module: "AnsibleModule", root: str, lacking: Dict[str, str]) -> Dict[str, Optional[str]]:
-    """iptables as the board has it, and in words what the plan changes and what it cannot mend.
+    """The board's iptables, and as text the changes of the plan and the remaining failures.
 
     Docker (since 27.0) and K3s with IPv4 alone start without a working ip6tables, so that is no problem.
     """

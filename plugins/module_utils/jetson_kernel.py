@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel of a board lacks of what Docker and Kubernetes need.
+"""Features that Docker and Kubernetes need, and a board's kernel lacks.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -66,7 +66,7 @@ def cgroup_controllers(root: str) -> List[str]:
 
 
 def kernel_config(root: str, release: str) -> Optional[Dict[str, str]]:
-    """The kernel's options that are y or m, without CONFIG_; None where it does not tell."""
+    """The kernel's options that are y or m, without CONFIG_; None if unknown."""
     text: Optional[str]
     try:
         with gzip.open(os.path.join(root, "proc/config.gz"), "rt", errors="replace") as handle:
@@ -103,7 +103,7 @@ def cgroup_arguments(text: Optional[str]) -> Set[str]:
 
 
 def boot_arguments(root: str) -> Optional[str]:
-    """What the next boot changes of the arguments about cgroups, in words; None for nothing.
+    """The next boot's changes of the arguments about cgroups, as text; None without a change.
 
     The boot loader adds arguments of its own to those of extlinux.conf, but none about cgroups.
     """
@@ -167,7 +167,7 @@ def why_missing(root: str, release: str, modules: Sequence[str]) -> str:
 
 
 def kernel_lacks(root: str, release: str, config: Optional[Dict[str, str]]) -> Dict[str, str]:
-    """{feature: why it is missing}; a feature of which neither configuration nor modules tell is left out.
+    """{feature: why it is missing}; a feature is left out if neither configuration nor modules are known.
 
     A feature is there when it is built in, when its module is loaded, or when modprobe finds the module.
     `config` is what kernel_config() returns.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a board is connected: addresses, routes, the address by which it reaches its server, and its firewalls.
+"""A board's network: addresses, routes, the source address towards its server, and firewalls.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -16,14 +16,14 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services
 # A line of `ip -oneline address show`. Ubuntu 18.04's iproute2 (4.15) prints no routes as JSON yet.
 ADDRESS = re.compile(r"^\d+: ([^\s@]+)\S*\s+inet6? (\S+) .*\bscope global\b", re.MULTILINE)
 REJECTED = 0x200  # RTF_REJECT: unreachable, blackhole and prohibited routes
-# Which of K3s' files is role k3s', and the line by which the role marks its choice there.
+# Role k3s' own file among those of K3s, and the line above an address that the role chose.
 DIRECTORY, ROLE_CONFIG = "etc/rancher/k3s/", "config.yaml.d/50-jetson-k3s.yaml"
 CHOSEN = "# Chosen by Ansible: node-ip"
-# Settings with which the owner says the node's address (K3s' pkg/cli/agent and pkg/agent/config), and the
+# Settings by which the owner sets the node's address (K3s' pkg/cli/agent and pkg/agent/config), and the
 # variables of these settings in the environment of K3s' units.
-SAYS_ADDRESS = ("node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file")
+ADDRESS_SETTINGS = ("node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file")
 VARIABLES = {"K3S_VPN_AUTH": "vpn-auth", "K3S_VPN_AUTH_FILE": "vpn-auth-file"}
-# No network of other computers: IPv6 has routes for its own protocols on each interface.
+# IPv6 has routes for its own protocols on each interface. They lead to no network.
 UNROUTED = [ipaddress.ip_network("fe80::/10"), ipaddress.ip_network("ff00::/8")]
 
 # Firewalls.
@@ -93,7 +93,7 @@ def default_devices(known: Sequence[Dict[str, Any]]) -> List[str]:
 
 
 def source_address(host: str) -> Optional[str]:
-    """The own address by which the kernel sends packets to a host. None: not known, or the board itself.
+    """The source address of packets to a host. None if it is unknown, or if the host is this board.
 
     The kernel looks up the route when a datagram socket is connected; no packet is sent.
     """
@@ -111,12 +111,12 @@ def source_address(host: str) -> Optional[str]:
 def node_ip(
     root: str, files: Dict[str, str], environment: Dict[str, Dict[str, str]], command: Optional[str]
 ) -> Dict[str, Any]:
-    """Who says the node's address: `owner` names the settings, `role` is the address that the role chose.
+    """The source of the node's address: settings of its `owner`, or the address that the `role` chose.
 
     `files` and `environment` are K3s' own, from jetson_services.
     """
     owners = {name: text for name, text in files.items() if name != ROLE_CONFIG}
-    given = [name for name, _ in k3s_given(owners, command) if name in SAYS_ADDRESS]
+    given = [name for name, _ in k3s_given(owners, command) if name in ADDRESS_SETTINGS]
     given += [VARIABLES[name] for unit in environment.values() for name in unit if name in VARIABLES]
     chosen = read(root, DIRECTORY + ROLE_CONFIG) or ""
     found = re.search(r"^node-ip: *(\S+)", chosen, re.MULTILINE) if CHOSEN in chosen else None
@@ -133,7 +133,7 @@ def _normal(ports: str, protocols: Sequence[str]) -> List[str]:
 
 
 def ufw(root: str) -> Optional[List[str]]:
-    """What ufw lets in: ports such as 6443/tcp, and networks. None where it is off."""
+    """Ports such as 6443/tcp and networks that ufw allows. None if ufw is off."""
     if not re.search(r"^ENABLED=yes", read(root, "etc/ufw/ufw.conf") or "", re.MULTILINE):
         return None
     if UFW_ACCEPTS.search(read(root, "etc/default/ufw") or ""):
@@ -164,7 +164,7 @@ def firewalld(text: str) -> List[str]:
 
 
 def firewalls(root: str, firewalld_runs: bool, output: Callable[..., str]) -> Dict[str, Optional[List[str]]]:
-    """Of each firewall what it lets in, None of one that does not run; `output` runs a command."""
+    """The ports and networks that each firewall allows, None if it does not run; `output` runs a command."""
     return {
         "ufw": ufw(root),
         "firewalld": firewalld(output("firewall-cmd", "--list-all-zones")) if firewalld_runs else None,

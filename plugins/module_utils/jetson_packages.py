@@ -11,7 +11,7 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import parse_version, read
 
-# One name a line: what role nvidia_docker has installed.
+# Names of packages that role nvidia_docker has installed, one in each line.
 RECORD = "var/lib/jetson-k3s/installed-packages"
 # An update of one of them restarts Docker.
 DOCKER = ("docker.io", "containerd")
@@ -47,7 +47,7 @@ def apt_settings(text: str) -> Dict[str, List[str]]:
 
 
 def is_among(name: str, patterns: Iterable[str]) -> bool:
-    """Does a regular expression fit the beginning of a package's name? One that is none is skipped."""
+    """Does a pattern match the beginning of a package's name? Invalid patterns are skipped."""
     for pattern in patterns:
         try:
             if re.match(pattern, name):
@@ -58,7 +58,7 @@ def is_among(name: str, patterns: Iterable[str]) -> bool:
 
 
 def unattended(settings: Dict[str, List[str]], installed: Sequence[str], held: Sequence[str]) -> List[str]:
-    """Packages whose update restarts Docker, and which unattended-upgrades installs updates of."""
+    """Packages that unattended-upgrades updates, and whose update restarts Docker."""
     if any(settings.get(name, [default])[-1] in OFF for name, default in PERIODIC):
         return []
     kept = settings.get(BLACKLIST, [])

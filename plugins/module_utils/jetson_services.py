@@ -52,7 +52,7 @@ JTOP_OWN = "\n# Written by Ansible (role jtop)."
 # Where K3s reads its configuration (pkg/configfilearg/parser.go); a file is far smaller than this.
 K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
-# Those of the settings with which K3s was installed that matter here.
+# Settings of K3s that are facts.
 SETTINGS = ("data-dir", "node-name")
 # Data of a server whose data store is embedded etcd.
 ETCD = "var/lib/rancher/k3s/server/db/etcd"
@@ -61,7 +61,7 @@ SERVERS_TOKEN = "var/lib/rancher/k3s/server/token"  # noqa: S105 - a file
 AGENTS_TOKENS = ("var/lib/rancher/k3s/server/agent-token", "etc/rancher/k3s/jetson-k3s.agent-token")
 # What comes before the secret in a token that K3s has written (pkg/clientaccess/token.go).
 BEFORE_SECRET = re.compile("^K10[0-9a-f]{64}::[^:]+:")
-# By it role k3s_backup knows that a restore was not finished.
+# Role k3s_backup has not finished a restore while this file exists.
 UNFINISHED_RESTORE = "var/lib/rancher/k3s/restore.json"
 # K3s' short names of these settings (pkg/cli/cmds); K3s takes them as keys, too.
 SHORT = {"d": "data-dir", "i": "node-ip"}
@@ -78,7 +78,7 @@ K3S_ENVIRONMENT = ("/etc/default/{}", "/etc/sysconfig/{}", "/etc/systemd/system/
 REGISTRIES, OWN = "etc/rancher/k3s/registries.yaml", "# Written by Ansible (role k3s)"
 CREDENTIALS, OWN_JSON = "var/lib/kubelet/config.json", '{\n    "written-by": "Ansible (role k3s)'
 
-# What makes Docker trust a registry of role image_supply; its directory has the registry's name.
+# The certificate of a registry of role image_supply; its directory has the registry's name.
 SUPPLY_TRUST = "etc/docker/certs.d/*/jetson-k3s.crt"
 
 
@@ -99,7 +99,7 @@ def parse_units(text: str) -> Dict[str, Properties]:
 
 
 def unit_state(properties: Properties) -> Dict[str, Any]:
-    """What the roles ask about one unit; facts are shown, so its command is without secrets."""
+    """Facts about one unit. Facts are printed, so its command has no secrets."""
     exec_start = re.search(r"argv\[\]=(.*?) ;", redact(properties.get("ExecStart", "")))
     return {
         "installed": properties.get("LoadState") == "loaded",
@@ -140,11 +140,11 @@ def arguments(command: Optional[str], variables: Dict[str, str]) -> List[str]:
 
 
 def _unique(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
-    """An object of JSON. ValueError names a key that stands there twice: readers keep the last one alone."""
+    """An object of JSON. ValueError names a key that occurs twice: parsers keep only the last value."""
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError("the key {} is there twice".format(next(key for key in keys if keys.count(key) > 1)))
+        raise ValueError("the key {} occurs twice".format(next(key for key in keys if keys.count(key) > 1)))
     return found
 
 
@@ -213,9 +213,9 @@ def k3s_given(files: Dict[str, str], command: Optional[str]) -> List[Tuple[str, 
 
 
 def k3s_settings(files: Dict[str, str], command: Optional[str]) -> Dict[str, Optional[str]]:
-    """The settings that K3s has now, null where neither its `files` nor its unit's command name them.
+    """K3s' present settings, null if neither its `files` nor its unit's command set them.
 
-    Of several files the last one counts, and before them all a flag.
+    A flag has priority over all files, and a later file over earlier ones.
     """
     found = dict.fromkeys(SETTINGS)
     found.update((name, value) for name, value in k3s_given(files, command) if name in found and value)
@@ -223,7 +223,7 @@ def k3s_settings(files: Dict[str, str], command: Optional[str]) -> Dict[str, Opt
 
 
 def on_etcd(root: str) -> bool:
-    """Has this server, or had it, embedded etcd as its data store?"""
+    """Does this server have data of embedded etcd?"""
     return os.path.isdir(os.path.join(root, ETCD))
 
 
@@ -236,7 +236,7 @@ def agents_join_with(root: str) -> Optional[str]:
 
 
 def unfinished_restore(root: str) -> Optional[str]:
-    """Where an unfinished restore has kept this server's data, '' if there were none; None without one."""
+    """Where an unfinished restore has kept the server's data, '' without data; None without a restore."""
     text = read(root, UNFINISHED_RESTORE)
     if text is None:
         return None
@@ -249,7 +249,7 @@ def unfinished_restore(root: str) -> Optional[str]:
 def author(root: str, path: str, own: str) -> Optional[str]:
     """Who has written a file, 'role' if it begins like the role's `own`, or 'owner'; None without a file.
 
-    Its text is no fact, as it may have passwords.
+    The text itself is no fact: it may have passwords.
     """
     text = read(root, path)
     if text is None:

@@ -52,7 +52,7 @@ def digest(path: str) -> str:
 
 
 def write(stream: IO[bytes], directory: str, manifest: Manifest) -> None:
-    """Write what is below the directory, and before it the manifest, to which hashes and sizes are added."""
+    """Write the manifest with hashes and sizes, then all files below the directory."""
     names = sorted(
         os.path.relpath(os.path.join(where, name), directory)
         for where, _, files in os.walk(directory)
@@ -72,9 +72,9 @@ def write(stream: IO[bytes], directory: str, manifest: Manifest) -> None:
 
 
 def read(stream: IO[bytes], directory: Optional[str] = None) -> Manifest:
-    """The manifest of a backup, once every file in it was compared with it; ArchiveError.
+    """The manifest of a backup, after comparing each file with it; ArchiveError.
 
-    With a directory the files are written there, for root alone. What is there already is an error.
+    With a directory, the files are written there, for root alone. A file that exists is an error.
     """
     try:
         with tarfile.open(fileobj=stream, mode="r|gz") as archive:
@@ -88,10 +88,10 @@ def read(stream: IO[bytes], directory: Optional[str] = None) -> Manifest:
                 if member.name not in manifest["files"] or source is None:
                     raise ArchiveError("it has {}, which its manifest does not name".format(member.name))
                 if member.name in found or member.size != manifest["files"][member.name]["bytes"]:
-                    raise ArchiveError("{} in it is there twice or has another size".format(member.name))
+                    raise ArchiveError("{} in it occurs twice or has another size".format(member.name))
                 taken = _taken(source, member.name, directory)
                 if taken != manifest["files"][member.name]["sha256"]:
-                    raise ArchiveError("{} in it is not what was written".format(member.name))
+                    raise ArchiveError("{} in it was changed".format(member.name))
                 found.add(member.name)
     except (tarfile.TarError, zlib.error, EOFError, OSError) as error:
         if directory is not None and isinstance(error, OSError):
@@ -157,7 +157,7 @@ def _taken(source: IO[bytes], name: str, directory: Optional[str]) -> str:
 
 
 def _copy(source: IO[bytes], sink: Optional[IO[bytes]]) -> str:
-    """SHA-256 of what a stream has, which goes to the sink if there is one."""
+    """SHA-256 of a stream, which is copied to the sink if there is one."""
     found = hashlib.sha256()
     for chunk in iter(lambda: source.read(CHUNK), b""):
         found.update(chunk)
@@ -167,7 +167,7 @@ def _copy(source: IO[bytes], sink: Optional[IO[bytes]]) -> str:
 
 
 def _member(name: str, size: int) -> tarfile.TarInfo:
-    """A file of root's alone."""
+    """The header of a file for root alone."""
     member = tarfile.TarInfo(name)
     member.size = size
     member.mode = PRIVATE

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""gpg in a pipe: what is decrypted is read while gpg writes it, and is in no file.
+"""gpg in a pipe: decrypted content is read while gpg writes it, and is never in a file.
 
 Runs on the board and on the controller, therefore Python 3.6 compatible.
 """
@@ -24,9 +24,9 @@ def decrypt(
     arguments: Sequence[str] = (),
     descriptors: Sequence[int] = (),
 ) -> Taken:
-    """What take(stream) makes of the decrypted file. ArchiveError, OSError.
+    """The result of take(stream) with the decrypted content. ArchiveError, OSError.
 
-    gpg finds out at the file's end whether it was changed. So the result counts only on return.
+    gpg detects a changed file only at its end. So the result is valid only on return.
     """
     argv = [gpg, *DECRYPT, *arguments, "--decrypt", "--", path]
     with tempfile.TemporaryFile() as said:
@@ -47,7 +47,7 @@ def decrypt(
 
 
 def _check_status(status: int, said: IO[bytes], problem: str) -> None:
-    """ArchiveError with the messages of gpg, or without any with the problem, if gpg has failed."""
+    """ArchiveError if gpg failed: with its messages, or without messages with the problem."""
     if status != 0:
         said.seek(0)
         raise ArchiveError("gpg does not decrypt it: {}".format(_words(said.read()) or problem))
@@ -66,7 +66,7 @@ def decrypt_with_session_key(
 
 
 def descriptor_of(secret: str) -> int:
-    """A pipe that gives a passphrase or a key, which is on no command line then."""
+    """A pipe with a passphrase or a key, which is on no command line."""
     reading, writing = os.pipe()
     os.write(writing, secret.encode("ascii") + b"\n")
     os.close(writing)

@@ -18,9 +18,9 @@ Data = Dict[str, Any]  # parsed JSON, such as an object of Kubernetes; a module'
 
 K3S = "/usr/local/bin/k3s"
 CHUNK = 65536
-# What kubectl says when no API server listens (k8s.io/kubectl, pkg/cmd/util/helpers.go): it did nothing.
-NOBODY_LISTENS = "was refused - did you specify the right host or port?"
-# Within these an API server listens again whose K3s restarts, as it does when another server is lost.
+# kubectl's message if no API server listens (k8s.io/kubectl, pkg/cmd/util/helpers.go): it did nothing.
+NO_SERVER = "was refused - did you specify the right host or port?"
+# An API server listens again after at most this time if K3s restarts, as after the loss of another server.
 RESTART_SECONDS = 20
 # Dynamic Resource Allocation.
 DRA = "resource.k8s.io/v1"
@@ -41,7 +41,7 @@ class KubectlError(Exception):
 
 
 class WatchTimeoutError(Exception):
-    """What was waited for did not come; `last` is the object as last seen, None if it never existed."""
+    """A timeout of a wait; `last` is the object as last seen, None if it never existed."""
 
     def __init__(self, text: str, last: Optional[Data]) -> None:
         super(WatchTimeoutError, self).__init__(text)
@@ -49,22 +49,22 @@ class WatchTimeoutError(Exception):
 
 
 def run(*argv: str, stdin: str = "", accept: Sequence[int] = (0,), timeout: Optional[float] = None) -> str:
-    """Output of `k3s kubectl ARGV`; `stdin` is text for it, `accept` the exit codes that are no error (0).
+    """Output of `k3s kubectl ARGV`; `stdin` is its input, `accept` has the exit codes that are no error.
 
-    It is ended after `timeout` seconds, if that is given. It is called again while the API server restarts.
+    A call ends after `timeout` seconds. It is repeated while the API server restarts.
     """
     deadline = time.monotonic() + RESTART_SECONDS
     while True:
-        code, out, problem = _called(argv, stdin, timeout)
+        code, out, problem = _call(argv, stdin, timeout)
         if code in accept:
             return out
-        if NOBODY_LISTENS not in problem or time.monotonic() > deadline:
+        if NO_SERVER not in problem or time.monotonic() > deadline:
             raise KubectlError("kubectl {}: {}".format(" ".join(argv), problem))
         time.sleep(1)
 
 
-def _called(argv: Sequence[str], stdin: str, timeout: Optional[float]) -> Tuple[int, str, str]:
-    """Exit code, output and complaint of one call."""
+def _call(argv: Sequence[str], stdin: str, timeout: Optional[float]) -> Tuple[int, str, str]:
+    """Exit code, output and error message of one call."""
     process = subprocess.Popen(
         [K3S, "kubectl", *argv],
         stdin=subprocess.PIPE,
@@ -89,7 +89,7 @@ def get(*argv: str) -> Optional[Data]:
 
 
 def listed(*argv: str) -> List[Data]:
-    """The items of `kubectl get ARGV`, of which there may be none; old versions then print nothing."""
+    """The items of `kubectl get ARGV`, or an empty list: old versions print nothing then."""
     found = get(*argv)
     return found["items"] if found else []
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a node offers: extended resources, and the number of devices that claims can have of each DRA driver.
+"""Offers of a node: extended resources, and the number of free devices of each DRA driver.
 
 Used on a K3s server, therefore Python 3.6 compatible.
 """
@@ -22,7 +22,7 @@ POLL_SECONDS = 2
 
 
 class NotOfferedError(Exception):
-    """The node is not Ready, or does not offer what it has to; the text says what is missing."""
+    """The node is not Ready, or offers too little; the text says what is missing."""
 
 
 def extended(node: Data, which: str = "allocatable") -> Dict[str, int]:
@@ -32,7 +32,7 @@ def extended(node: Data, which: str = "allocatable") -> Dict[str, int]:
 
 
 def devices(name: str) -> Dict[str, int]:
-    """The devices of a node that claims can have, {driver: number}; a taint may be without effect."""
+    """The number of devices without a taint, {driver: number}. A taint with effect None does not count."""
     free: Dict[str, int] = {}
     if knows(DRA):
         for item in listed("resourceslices", "--field-selector=spec.nodeName=" + name):
@@ -43,8 +43,8 @@ def devices(name: str) -> Dict[str, int]:
     return free
 
 
-def short(found: Dict[str, int], offers: Dict[str, int]) -> str:
-    """What is missing of what there has to be, in words; '' if nothing is."""
+def missing_offers(found: Dict[str, int], offers: Dict[str, int]) -> str:
+    """The missing offers as text; '' if nothing is missing."""
     return ", ".join(
         "{} {} instead of {}".format(found.get(name, 0), name, number)
         for name, number in sorted(offers.items())
@@ -53,7 +53,7 @@ def short(found: Dict[str, int], offers: Dict[str, int]) -> str:
 
 
 def lacking(node: Optional[Data], offers: Dict[str, int], boot_id: Optional[str] = None) -> str:
-    """What a node does not offer of what it has to, in words; '' if it is Ready and lacks nothing."""
+    """Why a node is not Ready with these offers, as text; '' if it is."""
     if node is None:
         return "it has not registered"
     if boot_id and node["status"].get("nodeInfo", {}).get("bootID") != boot_id:
@@ -61,11 +61,11 @@ def lacking(node: Optional[Data], offers: Dict[str, int], boot_id: Optional[str]
     ready = condition(node, "Ready")
     if ready.get("status") != "True":
         return "it is not Ready: {}".format(ready.get("message", "the kubelet has not reported"))
-    return short(extended(node), offers)
+    return missing_offers(extended(node), offers)
 
 
 def wait_offered(name: str, offers: Dict[str, int], timeout: float, boot_id: Optional[str] = None) -> Data:
-    """Wait until the node is Ready and offers as much; returns the node. NotOfferedError."""
+    """Wait until the node is Ready with these offers; returns the node. NotOfferedError."""
     deadline = time.monotonic() + timeout
     resources = {key: number for key, number in offers.items() if "/" in key}
     of_drivers = {key: number for key, number in offers.items() if "/" not in key}
@@ -75,7 +75,7 @@ def wait_offered(name: str, offers: Dict[str, int], timeout: float, boot_id: Opt
         missing = lacking(error.last, resources, boot_id)
         raise NotOfferedError("after {} s {}".format(timeout, missing)) from error
     while of_drivers:
-        missing = short(devices(name), of_drivers)
+        missing = missing_offers(devices(name), of_drivers)
         if not missing:
             break
         if time.monotonic() > deadline:

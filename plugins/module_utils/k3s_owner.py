@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which board of the inventory a node of the cluster belongs to. The board's hostname decides nothing.
+"""Which board of the inventory a node of the cluster belongs to. The board's hostname has no influence.
 
 The role records the board in the Secret with which K3s keeps the name of a node. Only servers can write it:
 a kubelet writes its own Node, and with K3s' flannel an agent may write the status of every Node.
@@ -31,7 +31,7 @@ REFUSAL = (
 
 
 def owner(name: str, record: str, addresses: Iterable[str], boards: Dict[str, List[str]]) -> str:
-    """The board of a node, '' if it is of none, or if nobody can know.
+    """The board of a node, '' without a board, or if the board is not certain.
 
     `boards` are the addresses that the inventory gives each of its boards. A record of a board that is in the
     inventory decides. Otherwise the board has the name or an address of the node.
@@ -72,7 +72,7 @@ def check_owner(node: Optional[Data], secret: Optional[Data], params: Data, new:
     """KubectlError if the node, or its name, is not of the board.
 
     `params` has its `name`, the `board` and all `boards`. With `new` a node without an owner is of the board:
-    the cluster did not know it before this run.
+    it was not in the cluster before this run.
     """
     if node is None and secret is None:
         return

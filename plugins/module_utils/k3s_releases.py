@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a release of K3s can do.
+"""Versions of K3s.
 
 Runs on the board: Python 3.6 compatible.
 """
@@ -12,7 +12,7 @@ def is_older(version: str, first_patch: Dict[int, int]) -> bool:
     """Is a version, such as v1.33.5+k3s1, older than the first patch that its minor version has to have?
 
     `first_patch` is {minor: patch}. Minor versions above these have it from the start; those below never.
-    What is no version is older.
+    Text that is no version is older.
     """
     found = re.match(r"v1\.(\d+)\.(\d+)", version)
     minor, patch = [int(number) for number in found.groups()] if found else (0, 0)
@@ -20,5 +20,5 @@ def is_older(version: str, first_patch: Dict[int, int]) -> bool:
 
 
 def named(first_patch: Dict[int, int]) -> str:
-    """These versions for a message."""
+    """The versions as text."""
     return ", ".join("1.{}.{}".format(*one) for one in sorted(first_patch.items()))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a token of K3s says, and requests that carry one, which reach only servers of its cluster.
+"""Parts of a token of K3s, and requests with a token, which reach only servers of its cluster.
 
 Runs on the board: Python 3.6 compatible.
 """
@@ -29,12 +29,12 @@ def parts(token: str) -> Token:
 
 
 def secret(token: str) -> str:
-    """What is secret in a token of any form: it tells one token from another."""
+    """The secret of a token in any form, which identifies the token."""
     return parts(token).secret
 
 
 def is_usable(secret: str) -> bool:
-    """Can that be what is secret in a token? One that begins with K10 is a token that was cut off."""
+    """Is this text valid as the secret of a token? A text that begins with K10 is an incomplete token."""
     return re.match(r"(?!K10)\S+$", secret) is not None
 
 
@@ -54,7 +54,7 @@ class ServerConnection(http.client.HTTPSConnection):
     """
 
     def connect(self) -> None:
-        """Connect. ssl.SSLError where a node answers, or another computer."""
+        """Connect. ssl.SSLError if the peer is no K3s server."""
         super(ServerConnection, self).connect()
         certificate = self.sock.getpeercert() or {}
         subject = [pair for names in certificate.get("subject", ()) for pair in names]
@@ -71,7 +71,7 @@ class ServerHandler(urllib.request.HTTPSHandler):
         self.trusted = context
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        """Open it. URLError where no server answers."""
+        """Open it. URLError if no server answers."""
         return self.do_open(ServerConnection, req, context=self.trusted)
 
 

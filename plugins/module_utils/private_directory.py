@@ -17,10 +17,10 @@ from typing import Iterator, Optional
 
 @contextlib.contextmanager
 def private_directory(parent: str, prefix: str) -> Iterator[str]:
-    """A new directory of this user's alone, which is gone after the block. OSError.
+    """A new directory for this user alone, which is removed after the block. OSError.
 
-    A signal ends the block as well, such as that of a lost connection. If the process was killed or the board
-    lost its power, the next call removes the directory.
+    A signal ends the block as well, such as that of a lost connection. After SIGKILL or a power cut, the next
+    call removes the directory.
     """
     for leftover in glob.glob(os.path.join(glob.escape(parent), prefix + "*")):
         shutil.rmtree(leftover)

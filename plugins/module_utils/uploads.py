@@ -108,7 +108,7 @@ def project(base: str, create: bool) -> Iterator[Tuple[int, str]]:
 
 
 def is_there(parent: int, directory: int) -> bool:
-    """Whether the open directory is still the one with this name: another process may have removed it."""
+    """Does the name still lead to the open directory? Another process may have removed it."""
     try:
         named = os.stat(UPLOADS, dir_fd=parent, follow_symlinks=False)
     except FileNotFoundError:

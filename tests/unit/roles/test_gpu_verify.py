@@ -315,7 +315,7 @@ BROKEN = [
     ({"exclusive": False}, "concurrency", "pod2 was not Pending although pod1 had every GPU"),
     ({"holders_end": True}, "concurrency", "pod1 ended before pod2 was seen waiting"),
     ({"nodes": "/dev/null"}, "concurrency", "no GPU device node is inside"),
-    ({"integrated": "No"}, "unified-memory", "does not call this GPU integrated"),
+    ({"integrated": "No"}, "unified-memory", "CUDA reports no integrated GPU"),
     ({"memory_bytes": MEMORY_BYTES // 2}, "unified-memory", "of the board's 8192 MiB"),
 ]
 

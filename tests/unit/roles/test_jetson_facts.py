@@ -81,7 +81,7 @@ def test_board_and_release_are_known_by_files(
         ('{"debug": true}', None, {"debug": True}),
         ('{\n "a": 1,\n}', "line 3 column 1", {}),
         ("[1]", "not a JSON object", {}),
-        ('{"log-opts": {"max-size": "1", "max-size": "2"}}', "the key max-size is there twice", {}),
+        ('{"log-opts": {"max-size": "1", "max-size": "2"}}', "the key max-size occurs twice", {}),
     ],
 )
 def test_daemon_json_is_read_or_its_error_named(
