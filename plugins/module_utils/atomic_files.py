@@ -7,7 +7,7 @@ Runs on the board, therefore Python 3.6 compatible.
 import contextlib
 import os
 import tempfile
-from typing import Callable
+from typing import IO, Callable, Iterator
 
 
 def make_directory(path: str) -> None:
@@ -27,7 +27,9 @@ def replace_file(
 
 
 @contextlib.contextmanager
-def replacement(path, mode=0o644, rename=os.rename):
+def replacement(
+    path: str, mode: int = 0o644, rename: Callable[[str, str], None] = os.rename
+) -> Iterator[IO[bytes]]:
     """A binary stream. At the end of the block its content replaces the file in one step. Raises OSError.
 
     Then the file and its name are on the disk, so a power cut keeps them. After an exception in the block the

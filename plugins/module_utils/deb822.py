@@ -5,8 +5,9 @@ Runs on the board and on the controller, therefore Python 3.6 compatible.
 """
 
 import re
+from typing import Dict
 
 
-def parse_fields(text):
+def parse_fields(text: str) -> Dict[str, str]:
     """The fields of a paragraph, {name: value}; a value goes on in lines that begin with a blank."""
     return dict(re.findall(r"^([\w-]+):[ \t]*(.*(?:\n[ \t].*)*)$", text, re.MULTILINE))

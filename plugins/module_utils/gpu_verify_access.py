@@ -16,7 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods
     COMPUTE,
     COMPUTED,
     DEVICE_QUERY,
-    Bench,
+    Namespace,
     gpu_nodes,
     pod,
     uninvited_pod,
@@ -70,12 +70,12 @@ OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptm
 MEMORY_TOLERANCE = 0.1
 
 
-def run_query(bench: Bench, record: Record, manifest: Data) -> Tuple[Data, str]:
+def run_query(namespace: Namespace, record: Record, manifest: Data) -> Tuple[Data, str]:
     """Run deviceQuery in a pod until it ends; return (parsed output, output)."""
     name = manifest["metadata"]["name"]
-    bench.start(record, manifest)
-    phase = bench.wait_end(record, name)
-    text = bench.log(name)
+    namespace.start(record, manifest)
+    phase = namespace.wait_end(record, name)
+    text = namespace.log(name)
     return dict(parse(text), phase=phase, output=text.splitlines()), text
 
 
@@ -85,12 +85,12 @@ def judge(query: Data, text: str) -> None:
         raise CheckFailed("deviceQuery did not pass (pod {phase}): {}".format(complaint(text), **query))
 
 
-def device_query(bench: Bench, gpu: Data, record: Record) -> None:
+def device_query(namespace: Namespace, gpu: Data, record: Record) -> None:
     """A pod that requests the GPU runs deviceQuery; writes `device_query` into `gpu`."""
-    own = bench.params["own_image"]
-    params = dict(bench.params, image=own or bench.params["image"])
+    own = namespace.params["own_image"]
+    params = dict(namespace.params, image=own or namespace.params["image"])
     command = params["own_command"] if own else DEVICE_QUERY
-    query, text = run_query(bench, record, pod("devicequery", params, command))
+    query, text = run_query(namespace, record, pod("devicequery", params, command))
     gpu["device_query"] = query
     judge(query, text)
     record.prove(
@@ -100,25 +100,25 @@ def device_query(bench: Bench, gpu: Data, record: Record) -> None:
     record.prove("image {}".format(params["image"]))
 
 
-def cuda_kernel(bench: Bench, gpu: Data, record: Record) -> None:
+def cuda_kernel(namespace: Namespace, gpu: Data, record: Record) -> None:
     """A pod of the plugin's image runs a CUDA kernel and checks its result; writes `kernel` into `gpu`."""
     name = "kernel"
-    bench.start(record, pod(name, bench.params, COMPUTE))
-    said = bench.wait_output(record, name, COMPUTED, "compute on the GPU")
+    namespace.start(record, pod(name, namespace.params, COMPUTE))
+    said = namespace.wait_output(record, name, COMPUTED, "compute on the GPU")
     gpu["kernel"] = {"said": said.group(0), "simulated": SIMULATED in said.string}
     record.prove(said.group(0))
     if gpu["kernel"]["simulated"]:
         record.prove("SIMULATED: no GPU ran this kernel")
 
 
-def non_root(bench: Bench, record: Record) -> None:
+def non_root(namespace: Namespace, record: Record) -> None:
     """deviceQuery passes for a user who is only in the group video."""
-    group = bench.params["video_group"]
+    group = namespace.params["video_group"]
     if group is None:
         raise Skipped("the board has no group video")
     security = {"runAsUser": USER, "runAsGroup": USER, "runAsNonRoot": True, "supplementalGroups": [group]}
     command = [*AS_USER, *DEVICE_QUERY]
-    query, text = run_query(bench, record, pod("nonroot", bench.params, command, security=security))
+    query, text = run_query(namespace, record, pod("nonroot", namespace.params, command, security=security))
     nodes = [found for found in NODE.findall(text) if not OF_EVERY_CONTAINER.match(found[0])]
     closed = [found for found in nodes if found[4]]
     record.prove("opens {} of {} device nodes".format(len(nodes) - len(closed), len(nodes)))
@@ -134,12 +134,12 @@ def non_root(bench: Bench, record: Record) -> None:
         )
 
 
-def uninvited(bench: Bench, record: Record) -> None:
+def uninvited(namespace: Namespace, record: Record) -> None:
     """List the GPU's device nodes in a pod without a request: none are allowed in strict mode."""
     name = "uninvited"
-    bench.start(record, uninvited_pod(name, bench.params, LIST_NODES))
-    phase = bench.wait_end(record, name)
-    text = bench.log(name)
+    namespace.start(record, uninvited_pod(name, namespace.params, LIST_NODES))
+    phase = namespace.wait_end(record, name)
+    text = namespace.log(name)
     if READY not in text.splitlines():
         raise CheckFailed("the pod without a request did not list its devices (it {})".format(phase))
     nodes = gpu_nodes(text)
@@ -148,10 +148,10 @@ def uninvited(bench: Bench, record: Record) -> None:
         record.prove("{} has no GPU device node".format(who))
         return
     record.prove("{} has {} GPU device nodes: {}".format(who, len(nodes), ", ".join(nodes)))
-    if bench.params["strict"]:
+    if namespace.params["strict"]:
         raise CheckFailed(
             "a pod that did not request {} got {}: strict mode is not in effect on this board".format(
-                bench.params["resource"], ", ".join(nodes)
+                namespace.params["resource"], ", ".join(nodes)
             )
         )
     record.prove("nvidia_docker_strict is off: any image can use the GPU")

@@ -7,7 +7,11 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 from typing import Callable, List, Optional, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import Bench, holders, why
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
+    Namespace,
+    holders,
+    why,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     Data,
     KubectlError,
@@ -69,10 +73,10 @@ def about_plugin(node: str) -> List[str]:
     return ["{}: {}".format(item["metadata"]["name"], why(item)), *plugin_log(item).splitlines()]
 
 
-def about_events(bench: Bench) -> List[str]:
+def about_events(namespace: Namespace) -> List[str]:
     """The events of the checks' namespace, the newest last."""
     events = sorted(
-        bench.events(), key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
+        namespace.events(), key=lambda event: event.get("lastTimestamp") or event.get("eventTime") or ""
     )
     return [
         "{} {} {}: {}".format(
@@ -82,32 +86,32 @@ def about_events(bench: Bench) -> List[str]:
     ]
 
 
-def about_pods(bench: Bench) -> List[str]:
+def about_pods(namespace: Namespace) -> List[str]:
     """States of the checks' pods."""
-    pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
+    pods = get("pods", "--namespace=" + namespace.name) or {"items": []}
     return ["{}: {}".format(item["metadata"]["name"], why(item)) for item in pods["items"]]
 
 
-def about_output(bench: Bench) -> List[str]:
+def about_output(namespace: Namespace) -> List[str]:
     """The last lines of output of the checks' pods."""
-    pods = get("pods", "--namespace=" + bench.namespace) or {"items": []}
+    pods = get("pods", "--namespace=" + namespace.name) or {"items": []}
     lines: List[str] = []
     for item in pods["items"]:
         name = item["metadata"]["name"]
         if any(entry.get("containerID") for entry in item["status"].get("containerStatuses", [])):
-            log = run("logs", name, "--namespace=" + bench.namespace, "--tail={}".format(LINES))
+            log = run("logs", name, "--namespace=" + namespace.name, "--tail={}".format(LINES))
             lines.extend("{}: {}".format(name, line) for line in log.splitlines())
     return lines
 
 
-def diagnose(bench: Bench) -> List[Data]:
+def diagnose(namespace: Namespace) -> List[Data]:
     """The complete diagnosis: a source that fails has its error, an empty one is left out."""
-    node = bench.params["node"]
+    node = namespace.params["node"]
     sources: Tuple[Tuple[str, Callable[[], List[str]]], ...] = (
-        ("node {}".format(node), lambda: about_node(bench.params)),
-        ("pods of {}".format(bench.namespace), lambda: about_pods(bench)),
-        ("events of {}".format(bench.namespace), lambda: about_events(bench)),
-        ("output of the pods", lambda: about_output(bench)),
+        ("node {}".format(node), lambda: about_node(namespace.params)),
+        ("pods of {}".format(namespace.name), lambda: about_pods(namespace)),
+        ("events of {}".format(namespace.name), lambda: about_events(namespace)),
+        ("output of the pods", lambda: about_output(namespace)),
         ("device plugin", lambda: about_plugin(node)),
     )
     diagnosis = []

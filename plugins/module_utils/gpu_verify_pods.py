@@ -184,17 +184,17 @@ def warning(events: Sequence[Data], name: str) -> str:
     return "{reason}: {message}".format(**failures[-1]) if failures else ""
 
 
-class Bench:
+class Namespace:
     """The namespace of one node's checks. `params` are the module's: node, image, resource, timeout, ..."""
 
     def __init__(self, params: Data) -> None:
         self.params = params
-        self.namespace = "gpu-verify-" + params["node"].replace(".", "-")
+        self.name = "gpu-verify-" + params["node"].replace(".", "-")
 
     def open(self, manifests: Sequence[Data] = ()) -> None:
         """Make the namespace with these objects in it, after removing the objects of an interrupted run."""
         self.close()
-        run("create", "namespace", self.namespace)
+        run("create", "namespace", self.name)
         # Pods are refused until the namespace has its service account.
         self._wait(lambda item: True, "the service account", "serviceaccount", "default")
         for manifest in manifests:
@@ -206,16 +206,16 @@ class Bench:
         # grace of one that has ended, none, and its containers outlive it (kubernetes/kubernetes#100101).
         self.clear()
         try:
-            run("delete", "namespace", self.namespace, "--ignore-not-found", self._timeout())
+            run("delete", "namespace", self.name, "--ignore-not-found", self._timeout())
         except KubectlError:
             # Kubernetes ends a namespace when all APIs of the cluster answer, also that of a metrics-server
             # which has not started yet. Then it goes by itself.
-            if not (get("namespace", self.namespace) or {}).get("metadata", {}).get("deletionTimestamp"):
+            if not (get("namespace", self.name) or {}).get("metadata", {}).get("deletionTimestamp"):
                 raise
 
     def clear(self) -> None:
         """Delete all pods and wait until the GPU is free."""
-        run("delete", "pods", "--all", "--namespace=" + self.namespace, "--grace-period=1", self._timeout())
+        run("delete", "pods", "--all", "--namespace=" + self.name, "--grace-period=1", self._timeout())
 
     def start(self, record: Record, manifest: Data) -> None:
         """Create a pod."""
@@ -250,7 +250,7 @@ class Bench:
 
     def run(self, name: str, *command: str, accept: Sequence[int] = (0,)) -> str:
         """Run a command in a pod; return its output. KubectlError has the end of its output."""
-        return run("exec", name, "--namespace=" + self.namespace, "--", *command, accept=accept)
+        return run("exec", name, "--namespace=" + self.name, "--", *command, accept=accept)
 
     def wait_output(self, record: Record, name: str, said: Pattern[str], what: str) -> Match[str]:
         """Wait until a pod's output matches; return the match. `what` is the pod's task, for errors."""
@@ -274,11 +274,11 @@ class Bench:
 
     def get(self, name: str) -> Data:
         """A pod as it is now, {} if it is gone."""
-        return get("pod", name, "--namespace=" + self.namespace) or {}
+        return get("pod", name, "--namespace=" + self.name) or {}
 
     def events(self) -> List[Data]:
         """The namespace's events."""
-        found = get("events", "--namespace=" + self.namespace) or {"items": []}
+        found = get("events", "--namespace=" + self.name) or {"items": []}
         events: List[Data] = found["items"]
         return events
 
@@ -286,7 +286,7 @@ class Bench:
         """A pod's output. Waits until `complete`, a test of the text, is true, or until the timeout."""
         deadline = time.monotonic() + self.params["timeout"]
         while True:
-            text = run("logs", name, "--namespace=" + self.namespace)
+            text = run("logs", name, "--namespace=" + self.name)
             if complete is None or complete(text) or time.monotonic() > deadline:
                 return text
             time.sleep(0.2)
@@ -299,13 +299,13 @@ class Bench:
 
     def _wait(self, satisfied: Callable[[Data], object], what: str, *argv: str) -> Data:
         try:
-            return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.namespace, *argv)
+            return wait_until(satisfied, what, self.params["timeout"], "--namespace=" + self.name, *argv)
         except WatchTimeoutError as timeout:
             detail = self.story(argv[1], timeout.last) if argv[0] == "pod" else "it never appeared"
             raise CheckFailed("{} ({})".format(timeout, detail)) from timeout
 
     def _create(self, manifest: Data) -> None:
-        run("create", "--namespace=" + self.namespace, "--filename=-", stdin=json.dumps(manifest))
+        run("create", "--namespace=" + self.name, "--filename=-", stdin=json.dumps(manifest))
 
     def _timeout(self) -> str:
         return "--timeout={}s".format(self.params["timeout"])

@@ -15,7 +15,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
     COMPUTE,
     COMPUTED,
-    Bench,
+    Namespace,
     finished,
     holder,
     holders,
@@ -58,20 +58,20 @@ def registrations(params: Data) -> Data:
     return dict(identity(item), count=log.count(said))
 
 
-def before_restart(bench: Bench, record: Record) -> Data:
+def before_restart(namespace: Namespace, record: Record) -> Data:
     """Start a pod with the GPU before the kubelet restarts. Returns its identity."""
     name = "holder"
-    bench.start(record, holder(name, bench.params))
-    bench.computed(record, name)
-    return dict(identity(bench.get(name)), registrations=registrations(bench.params))
+    namespace.start(record, holder(name, namespace.params))
+    namespace.computed(record, name)
+    return dict(identity(namespace.get(name)), registrations=registrations(namespace.params))
 
 
-def compute_again(bench: Bench, record: Record, name: str) -> None:
+def compute_again(namespace: Namespace, record: Record, name: str) -> None:
     """Compute in a new process in the running pod: it has to open the device nodes."""
-    deadline = time.monotonic() + bench.params["timeout"]
+    deadline = time.monotonic() + namespace.params["timeout"]
     while True:
         try:
-            text = bench.run(name, *COMPUTE)
+            text = namespace.run(name, *COMPUTE)
         except KubectlError as error:
             if EXITED in str(error) or time.monotonic() > deadline:
                 words = last_words(str(error).partition(EXITED)[0])
@@ -85,9 +85,9 @@ def compute_again(bench: Bench, record: Record, name: str) -> None:
             return
 
 
-def wait_registered(bench: Bench, before: Data, record: Record) -> None:
+def wait_registered(namespace: Namespace, before: Data, record: Record) -> None:
     """Wait until the plugin has registered with the new kubelet and the node offers its GPUs again."""
-    params = bench.params
+    params = namespace.params
     deadline = time.monotonic() + params["timeout"]
     said = "no answer"
     while time.monotonic() < deadline:
@@ -107,9 +107,9 @@ def wait_registered(bench: Bench, before: Data, record: Record) -> None:
     )
 
 
-def wait_offered(bench: Bench, count: int, record: Record) -> None:
+def wait_offered(namespace: Namespace, count: int, record: Record) -> None:
     """Wait until the node is Ready and offers `count` GPUs."""
-    params = bench.params
+    params = namespace.params
 
     def offers(node: Data) -> bool:
         if not is_true(node, "Ready"):
@@ -129,57 +129,57 @@ def wait_offered(bench: Bench, count: int, record: Record) -> None:
     record.note("node {} offers {} {}".format(params["node"], count, params["resource"]))
 
 
-def restarted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
+def restarted(namespace: Namespace, gpu: Data, before: Data, record: Record) -> None:
     """After the kubelet's restart: the holder runs on, and only the other GPUs are free."""
-    params, name = bench.params, "holder"
-    wait_registered(bench, before["registrations"], record)
-    wait_offered(bench, gpu["allocatable"], record)
-    item = bench.wait(name, running, "{} running on".format(name))
+    params, name = namespace.params, "holder"
+    wait_registered(namespace, before["registrations"], record)
+    wait_offered(namespace, gpu["allocatable"], record)
+    item = namespace.wait(name, running, "{} running on".format(name))
     if not is_true(item, "Ready"):
         raise CheckFailed("the pod with the GPU does not run any more: {}".format(why(item)))
     if identity(item) != {key: before[key] for key in ("container", "restarts")}:
         raise CheckFailed("the pod with the GPU was restarted")
     record.prove("the pod with the GPU is the same container, {}".format(before["container"]))
-    compute_again(bench, record, name)
+    compute_again(namespace, record, name)
     found = holders(params)
     if len(found) != 1:
         raise CheckFailed("expected one pod with the GPU, found {}".format(", ".join(found)))
     record.prove("allocatable is {} again, allocated to {}".format(gpu["allocatable"], found[0]))
     # A request for all of them stays Pending if the new kubelet and the scheduler know of the holder.
     waiter = "waiter"
-    bench.start(record, holder(waiter, params, limit=gpu["allocatable"]))
-    bench.wait_refused(record, waiter, name)
+    namespace.start(record, holder(waiter, params, limit=gpu["allocatable"]))
+    namespace.wait_refused(record, waiter, name)
     if gpu["replicas"] == 1:
-        hand_over(bench, record, [name], waiter)
+        hand_over(namespace, record, [name], waiter)
     else:
-        bench.start(record, holder("sharer", params))
-        bench.computed(record, "sharer")
+        namespace.start(record, holder("sharer", params))
+        namespace.computed(record, "sharer")
     record.prove("the restarted kubelet allocates the GPU: another pod runs with it")
 
 
-def before_reboot(bench: Bench, record: Record) -> Data:
+def before_reboot(namespace: Namespace, record: Record) -> Data:
     """Start a pod with the GPU and without a controller, before the board reboots. Returns its identity.
 
     The kubelet admits the pod again after the boot. If it refuses the pod, no controller makes another one.
     """
-    manifest = holder(SURVIVOR, bench.params)
+    manifest = holder(SURVIVOR, namespace.params)
     manifest["spec"]["restartPolicy"] = "Always"
-    bench.start(record, manifest)
-    bench.computed(record, SURVIVOR)
-    return identity(bench.get(SURVIVOR))
+    namespace.start(record, manifest)
+    namespace.computed(record, SURVIVOR)
+    return identity(namespace.get(SURVIVOR))
 
 
-def rebooted(bench: Bench, gpu: Data, before: Data, record: Record) -> None:
+def rebooted(namespace: Namespace, gpu: Data, before: Data, record: Record) -> None:
     """After the reboot: the kubelet has admitted the pod, and the pod computes again."""
 
     def is_back(item: Data) -> bool:
         return finished(item) or (is_true(item, "Ready") and identity(item)["restarts"] > before["restarts"])
 
-    item = bench.wait(SURVIVOR, is_back, "{} running again".format(SURVIVOR))
+    item = namespace.wait(SURVIVOR, is_back, "{} running again".format(SURVIVOR))
     if finished(item):
         raise CheckFailed("the pod with the GPU did not survive the reboot: {}".format(why(item)))
     started = item["status"]["containerStatuses"][0]["state"]["running"]["startedAt"]
     record.prove("the kubelet refused nothing: the same pod runs again, since {}".format(started))
-    bench.computed(record, SURVIVOR)
+    namespace.computed(record, SURVIVOR)
     record.prove("it computes on the GPU again")
-    wait_offered(bench, gpu["allocatable"], record)
+    wait_offered(namespace, gpu["allocatable"], record)

@@ -63,11 +63,11 @@ class Record:
         self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
 
 
-Function = Callable[[Record], None]  # of a check
+CheckFunction = Callable[[Record], None]
 
 
-def hindrance(check: Data, statuses: Dict[str, str]) -> Optional[str]:
-    """Why a check cannot be tried, by the statuses ({id: status}) of those it needs; None if it can."""
+def unmet_need(check: Data, statuses: Dict[str, str]) -> Optional[str]:
+    """Why a check is skipped, by the statuses ({id: status}) of the checks that it needs, or None."""
     for name in check.get("needs", []):
         status = statuses.get(name)
         if status in WORDS:
@@ -76,7 +76,10 @@ def hindrance(check: Data, statuses: Dict[str, str]) -> Optional[str]:
 
 
 def run_check(
-    record: Record, function: Function, diagnose: Callable[[], List[Data]], obstacle: Optional[str] = None
+    record: Record,
+    function: CheckFunction,
+    diagnose: Callable[[], List[Data]],
+    obstacle: Optional[str] = None,
 ) -> Data:
     """Run one check, or skip it with the obstacle as the reason; return the report's entry.
 
@@ -103,7 +106,7 @@ def run_check(
 
 def run_checks(
     checks: Sequence[Data],
-    functions: Dict[str, Function],
+    functions: Dict[str, CheckFunction],
     statuses: Dict[str, str],
     diagnose: Callable[[], List[Data]],
     obstacle: Optional[str] = None,
@@ -113,7 +116,7 @@ def run_checks(
     entries = []
     for check in checks:
         entry = run_check(
-            Record(check), functions[check["id"]], diagnose, obstacle or hindrance(check, known)
+            Record(check), functions[check["id"]], diagnose, obstacle or unmet_need(check, known)
         )
         known[entry["id"]] = entry["status"]
         entries.append(entry)

@@ -8,7 +8,7 @@ import re
 from typing import List, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import (
-    Bench,
+    Namespace,
     gpu_nodes,
     holder,
     none_left,
@@ -47,45 +47,45 @@ def check_nodes(text: str, gpu: Data, record: Record, name: str) -> None:
     record.prove("{} has {} GPU device nodes, among them {}".format(name, len(nodes), nodes[-1]))
 
 
-def allocate_all(bench: Bench, gpu: Data, record: Record) -> Tuple[List[str], str]:
+def allocate_all(namespace: Namespace, gpu: Data, record: Record) -> Tuple[List[str], str]:
     """Start holders until all GPUs are allocated; another pod must wait. Returns their names."""
-    count = gpu["allocatable"] // bench.params["share"]
+    count = gpu["allocatable"] // namespace.params["share"]
     names = ["pod{}".format(number) for number in range(1, count + 1)]
     waiter = "pod{}".format(count + 1)
     for name in names:
-        bench.start(record, holder(name, bench.params))
-    said = [bench.computed(record, name) for name in names]
+        namespace.start(record, holder(name, namespace.params))
+    said = [namespace.computed(record, name) for name in names]
     check_nodes(said[0], gpu, record, names[0])
-    bench.start(record, holder(waiter, bench.params))
-    bench.wait_refused(record, waiter, ", ".join(names))
+    namespace.start(record, holder(waiter, namespace.params))
+    namespace.wait_refused(record, waiter, ", ".join(names))
     # Pods share the GPU only if they run at the same time: all holders must be Ready now.
     for name in names:
-        if not is_true(bench.get(name), "Ready"):
+        if not is_true(namespace.get(name), "Ready"):
             raise CheckFailed("{} ended before {} was seen waiting".format(name, waiter))
     return names, waiter
 
 
-def hand_over(bench: Bench, record: Record, names: Sequence[str], waiter: str) -> None:
+def hand_over(namespace: Namespace, record: Record, names: Sequence[str], waiter: str) -> None:
     """A holder ends and the waiter runs; then all end, so that the namespace is deleted fast."""
-    bench.end(record, names[0])
-    bench.computed(record, waiter)
+    namespace.end(record, names[0])
+    namespace.computed(record, waiter)
     record.prove("{} computes on the GPU since {} has ended".format(waiter, names[0]))
     for name in [*names[1:], waiter]:
-        bench.end(record, name)
+        namespace.end(record, name)
 
 
-def sharing(bench: Bench, gpu: Data, record: Record, proof: str) -> None:
+def sharing(namespace: Namespace, gpu: Data, record: Record, proof: str) -> None:
     """As many pods as GPUs run together, one more waits until one of them ends; `proof` is the evidence."""
-    names, waiter = allocate_all(bench, gpu, record)
-    words = none_left(bench.params)
+    names, waiter = allocate_all(namespace, gpu, record)
+    words = none_left(namespace.params)
     record.prove(proof.format(holders=", ".join(names), waiter=waiter, none_left=words))
-    hand_over(bench, record, names, waiter)
+    hand_over(namespace, record, names, waiter)
 
 
-def allocate(bench: Bench, record: Record, name: str, mib: int) -> Tuple[int, str]:
+def allocate(namespace: Namespace, record: Record, name: str, mib: int) -> Tuple[int, str]:
     """Allocate `mib` MiB in a pod with a share; return (allocated MiB, output)."""
-    bench.start(record, pod(name, bench.params, [*ALLOCATE, str(mib), "--hold"]))
-    said = bench.wait_output(record, name, ALLOCATED, "allocate")
+    namespace.start(record, pod(name, namespace.params, [*ALLOCATE, str(mib), "--hold"]))
+    said = namespace.wait_output(record, name, ALLOCATED, "allocate")
     return int(said.group(1)), said.group(0)
 
 
@@ -110,7 +110,7 @@ def check_limit(got: int, share: int, usable: int) -> None:
         )
 
 
-def limits(bench: Bench, gpu: Data, record: Record) -> None:
+def limits(namespace: Namespace, gpu: Data, record: Record) -> None:
     """A pod fails at its GPU memory limit; its neighbour keeps its share before and after."""
     share, usable = share_of_memory(gpu)
     if gpu["devices"] < LIMITED_PODS or usable < LEAST_MIB:
@@ -121,17 +121,17 @@ def limits(bench: Bench, gpu: Data, record: Record) -> None:
         )
     within = usable * ENOUGH_PERCENT // 100
     # The neighbour first: the greedy pod must not affect pods that run already.
-    kept, said = allocate(bench, record, NEIGHBOUR, within)
+    kept, said = allocate(namespace, record, NEIGHBOUR, within)
     if kept < within:
         raise CheckFailed(
             "{} got {} MiB, expected the requested {} MiB of its share of {} MiB: other "
             "programs use the rest".format(NEIGHBOUR, kept, within, share)
         )
     record.prove("{}: {}".format(NEIGHBOUR, said))
-    got, said = allocate(bench, record, GREEDY, 2 * share)
+    got, said = allocate(namespace, record, GREEDY, 2 * share)
     record.prove("{}, whose share is {} MiB: {}".format(GREEDY, share, said))
     check_limit(got, share, usable)
-    item = bench.get(NEIGHBOUR)
+    item = namespace.get(NEIGHBOUR)
     if not item or not is_true(item, "Ready"):
         raise CheckFailed(
             "{} does not run any more since {} was out of memory, expected no effect on it: {}".format(
@@ -139,4 +139,4 @@ def limits(bench: Bench, gpu: Data, record: Record) -> None:
             )
         )
     record.prove("{} still runs".format(NEIGHBOUR))
-    bench.clear()
+    namespace.clear()

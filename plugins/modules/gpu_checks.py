@@ -5,7 +5,7 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims as claims
@@ -25,7 +25,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node
     plugin_registered,
     software,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import Bench, holders
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_pods import Namespace, holders
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_restarts import (
     before_reboot,
     before_restart,
@@ -33,11 +33,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_rest
     restarted,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import (
+    CheckFunction,
     Record,
-    hindrance,
     now,
     run_check,
     run_checks,
+    unmet_need,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_sharing import (
     CONCURRENCY,
@@ -45,7 +46,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_shar
     limits,
     sharing,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data, KubectlError
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact, redact_data
 
 # Unless the plugin's configuration says another.
@@ -80,8 +81,8 @@ options:
     type: dict
     required: true
   restart_error: {default: '', description: 'Why the restart before this stage failed, empty if it did not.'}
-  bench:
-    description: What every stage needs.
+  pods:
+    description: Settings of the pods of all stages.
     type: dict
     required: true
     suboptions:
@@ -109,117 +110,114 @@ part:
   type: dict
 """
 
-Data = Dict[str, Any]  # parameters and results
-Check = Callable[[Record], None]
 
-
-def open_bench(bench: Bench, gpu: Data) -> None:
+def open_namespace(namespace: Namespace, gpu: Data) -> None:
     """Make the namespace for pods that ask for the GPU."""
-    bench.open(claims.templates(gpu) if bench.params["api"] == claims.DRA else ())
+    namespace.open(claims.templates(gpu) if namespace.params["api"] == claims.DRA else ())
 
 
-def node_stage(bench: Bench, part: Data) -> None:
+def node_stage(namespace: Namespace, part: Data) -> None:
     """Check the node, delete pods of an interrupted run, and find other users of the GPU."""
-    params, gpu = bench.params, part["gpu"]
+    params, gpu = namespace.params, part["gpu"]
     dra = params["api"] == claims.DRA
     registered, offered = (driver_registered, devices_offered) if dra else (plugin_registered, allocatable)
-    functions: Dict[str, Check] = {
+    functions: Dict[str, CheckFunction] = {
         "default-runtime": lambda record: default_runtime(params, record),
         "plugin-registered": lambda record: registered(params, gpu, record),
         "allocatable": lambda record: offered(params, gpu, record),
     }
-    bench.close()  # first: pods of an interrupted run may use the GPU
+    namespace.close()  # first: pods of an interrupted run may use the GPU
     part["software"] = software(params["node"])
-    part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(bench))
+    part["checks"] = run_checks(params["checks"], functions, {}, lambda: diagnose(namespace))
     if not params["busy"]:
         users = holders(dict(params, resource=gpu["resource"]))
         if users:
             part["busy"] = "the GPU is in use by {}".format(", ".join(users))
         else:
-            open_bench(bench, gpu)
+            open_namespace(namespace, gpu)
 
 
-def pods_stage(bench: Bench, part: Data) -> None:
+def pods_stage(namespace: Namespace, part: Data) -> None:
     """Try pods."""
-    params, gpu = bench.params, part["gpu"]
-    functions: Dict[str, Check] = {
-        "device-query": lambda record: device_query(bench, gpu, record),
-        "cuda-kernel": lambda record: cuda_kernel(bench, gpu, record),
-        "non-root": lambda record: non_root(bench, record),
-        "uninvited": lambda record: uninvited(bench, record),
+    params, gpu = namespace.params, part["gpu"]
+    functions: Dict[str, CheckFunction] = {
+        "device-query": lambda record: device_query(namespace, gpu, record),
+        "cuda-kernel": lambda record: cuda_kernel(namespace, gpu, record),
+        "non-root": lambda record: non_root(namespace, record),
+        "uninvited": lambda record: uninvited(namespace, record),
         "unified-memory": lambda record: unified_memory(params, gpu, record),
-        "concurrency": lambda record: sharing(bench, gpu, record, CONCURRENCY),
-        "time-slicing": lambda record: sharing(bench, gpu, record, TIME_SLICING),
-        "limits": lambda record: limits(bench, gpu, record),
+        "concurrency": lambda record: sharing(namespace, gpu, record, CONCURRENCY),
+        "time-slicing": lambda record: sharing(namespace, gpu, record, TIME_SLICING),
+        "limits": lambda record: limits(namespace, gpu, record),
     }
 
     def diagnosed() -> List[Data]:
-        found = diagnose(bench)
-        bench.clear()  # the next check finds the GPU free
+        found = diagnose(namespace)
+        namespace.clear()  # the next check finds the GPU free
         return found
 
     part["checks"] = run_checks(params["checks"], functions, params["statuses"], diagnosed, params["busy"])
 
 
-def before_stage(bench: Bench, part: Data, name: str, start: Callable[[Record], Data]) -> None:
+def before_stage(namespace: Namespace, part: Data, name: str, start: Callable[[Record], Data]) -> None:
     """Start a pod with the GPU for a later stage. Without `name` in the result no pod runs."""
-    params = bench.params
+    params = namespace.params
     check = params["checks"][0]
 
     def keep(record: Record) -> None:
         part[name] = start(record)
 
-    obstacle = params["busy"] or hindrance(check, params["statuses"])
-    entry = run_check(Record(check), keep, lambda: diagnose(bench), obstacle)
+    obstacle = params["busy"] or unmet_need(check, params["statuses"])
+    entry = run_check(Record(check), keep, lambda: diagnose(namespace), obstacle)
     if name in part:
         part[name]["entry"] = entry
     else:
         part["checks"] = [entry]
 
 
-def before_restart_stage(bench: Bench, part: Data) -> None:
+def before_restart_stage(namespace: Namespace, part: Data) -> None:
     """Start the pod that the kubelet's restart must not disturb."""
-    before_stage(bench, part, "before_restart", lambda record: before_restart(bench, record))
+    before_stage(namespace, part, "before_restart", lambda record: before_restart(namespace, record))
 
 
-def before_reboot_stage(bench: Bench, part: Data) -> None:
+def before_reboot_stage(namespace: Namespace, part: Data) -> None:
     """Start the pod that has to come back with the board."""
 
     def start(record: Record) -> Data:
-        open_bench(bench, part["gpu"])
-        return before_reboot(bench, record)
+        open_namespace(namespace, part["gpu"])
+        return before_reboot(namespace, record)
 
-    before_stage(bench, part, "before_reboot", start)
+    before_stage(namespace, part, "before_reboot", start)
 
 
 def after_stage(
-    bench: Bench,
+    namespace: Namespace,
     part: Data,
     before: Data,
     what: Tuple[str, str],
-    check: Callable[[Bench, Data, Data, Record], None],
+    check: Callable[[Namespace, Data, Data, Record], None],
 ) -> None:
     """Check the pod of an earlier stage after a restart; `what` is its subject and verb."""
-    params = bench.params
+    params = namespace.params
 
     def compare(record: Record) -> None:
         if params["restart_error"]:
             raise OSError("{} was not {}: {}".format(*what, params["restart_error"]))
         record.note("{} was {}".format(*what))
-        check(bench, part["gpu"], before, record)
+        check(namespace, part["gpu"], before, record)
 
     record = Record(params["checks"][0], before["entry"])
-    part["checks"] = [run_check(record, compare, lambda: diagnose(bench))]
+    part["checks"] = [run_check(record, compare, lambda: diagnose(namespace))]
 
 
-def restarted_stage(bench: Bench, part: Data) -> None:
+def restarted_stage(namespace: Namespace, part: Data) -> None:
     """Check that the pod still runs after the kubelet's restart."""
-    after_stage(bench, part, bench.params["before_restart"], ("the kubelet", "restarted"), restarted)
+    after_stage(namespace, part, namespace.params["before_restart"], ("the kubelet", "restarted"), restarted)
 
 
-def rebooted_stage(bench: Bench, part: Data) -> None:
+def rebooted_stage(namespace: Namespace, part: Data) -> None:
     """Check that the pod is back after the board's reboot."""
-    after_stage(bench, part, bench.params["before_reboot"], ("the board", "rebooted"), rebooted)
+    after_stage(namespace, part, namespace.params["before_reboot"], ("the board", "rebooted"), rebooted)
 
 
 def settings(given: Data) -> Data:
@@ -227,7 +225,7 @@ def settings(given: Data) -> Data:
     known = given["known"]
     gpu = dict(known.get("gpu") or EXCLUSIVE)
     return dict(
-        {key: value for key, value in given.items() if key not in ("bench", "known")},
+        {key: value for key, value in given.items() if key not in ("pods", "known")},
         gpu=gpu,
         statuses=known.get("statuses") or {},
         busy=known.get("busy") or "",
@@ -236,11 +234,11 @@ def settings(given: Data) -> Data:
         image=(known.get("software") or {}).get("device_plugin"),
         resource=gpu["resource"],
         share=gpu["devices"] // gpu["replicas"],
-        **given["bench"],
+        **given["pods"],
     )
 
 
-STAGES: Dict[str, Callable[[Bench, Data], None]] = {
+STAGES: Dict[str, Callable[[Namespace, Data], None]] = {
     "node": node_stage,
     "access": pods_stage,
     "sharing": pods_stage,
@@ -248,7 +246,7 @@ STAGES: Dict[str, Callable[[Bench, Data], None]] = {
     "restarted": restarted_stage,
     "before_reboot": before_reboot_stage,
     "rebooted": rebooted_stage,
-    "close": lambda bench, part: bench.close(),
+    "close": lambda namespace, part: namespace.close(),
 }
 
 
@@ -260,7 +258,7 @@ def main() -> None:
             "checks": {"type": "list", "elements": "dict", "default": []},
             "known": {"type": "dict", "required": True},
             "restart_error": {"type": "str", "default": ""},
-            "bench": {
+            "pods": {
                 "type": "dict",
                 "required": True,
                 "options": {
@@ -281,7 +279,7 @@ def main() -> None:
     params = settings(module.params)
     part = {"started": now(), "checks": [], "gpu": params["gpu"]}
     try:
-        STAGES[params["stage"]](Bench(params), part)
+        STAGES[params["stage"]](Namespace(params), part)
     except (KubectlError, OSError) as error:
         module.fail_json(msg=redact(str(error)), part=redact_data(part))
     part["ended"] = now()

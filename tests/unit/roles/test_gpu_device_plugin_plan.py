@@ -47,7 +47,8 @@ EVICT = {"enabled": True, "mode": "evict"}
 
 
 def plan(jetson: Data | None = None, bundle: Data = BUNDLE, **settings: Any) -> planning.Plan:
-    return planning.plan(JETSON | (jetson or {}), bundle, {**SETTINGS, **settings}, "jetson-1")
+    given: Any = SETTINGS | settings  # as from the inventory
+    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1")
 
 
 @pytest.mark.parametrize(

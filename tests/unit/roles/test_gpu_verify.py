@@ -70,12 +70,12 @@ class Board(FakeCluster):
     def stage(self, name: str) -> None:
         """One call of the module; an error of kubectl is the module's failure."""
         known = self.state()
-        bench = {"node": "jetson-1", "own_image": self.image, "own_command": ["deviceQuery"]}
+        pod_settings = {"node": "jetson-1", "own_image": self.image, "own_command": ["deviceQuery"]}
         given = {
             "stage": name,
             "checks": filters.of_stage(CATALOGUE, name, known),
             "known": known,
-            "bench": {**bench, "api": self.api, "runtime_class": None, "timeout": 5},
+            "pods": {**pod_settings, "api": self.api, "runtime_class": None, "timeout": 5},
             "engine": self.engine,
             "video_group": 44,
             "memory_bytes": MEMORY_BYTES,
@@ -85,7 +85,7 @@ class Board(FakeCluster):
         params = module.settings(given)
         part = {"started": "2026-11-21T01:00:00.000Z", "checks": [], "gpu": params["gpu"]}
         try:
-            module.STAGES[name](pods.Bench(params), part)
+            module.STAGES[name](pods.Namespace(params), part)
         except (KubectlError, OSError) as error:
             self.results[name] = {"msg": str(error), "part": part}
             return

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import deb822
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_packages as packages
 from ansible_collections.jetson_k3s.cluster.plugins.modules import debs_needed as debs
 
@@ -84,7 +85,7 @@ def test_packages_are_read_by_dpkg(tmp_path: Path) -> None:
 
 
 def test_dependencies_are_read_as_debian_writes_them() -> None:
-    fields = debs.parse_fields("Package: a\nDepends: libc6:any (>= 2.34), b | c (<< 2~rc1),\n d\n")
+    fields = deb822.parse_fields("Package: a\nDepends: libc6:any (>= 2.34), b | c (<< 2~rc1),\n d\n")
     assert fields["Package"] == "a"
     assert debs.alternatives(fields["Depends"]) == [
         [("libc6", ">=", "2.34")],
