@@ -10,6 +10,7 @@ import re
 from typing import Any, Dict, Iterable, List, Optional, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import parse_version, read
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 
 # Names of packages that role nvidia_docker has installed, one in each line.
 RECORD = "var/lib/jetson-k3s/installed-packages"
@@ -65,7 +66,7 @@ def unattended(settings: Dict[str, List[str]], installed: Sequence[str], held: S
     return [name for name in DOCKER if name in installed and name not in held and not is_among(name, kept)]
 
 
-def package_facts(commands: Any, root: str, timer: Dict[str, str]) -> Dict[str, List[str]]:
+def package_facts(commands: Commands, root: str, timer: Dict[str, str]) -> Dict[str, List[str]]:
     """Lists of packages: installed, pinned by apt-mark, installed by role nvidia_docker, and `unattended`."""
     shown = "--showformat=${db:Status-Status} ${Package}\n"
     installed = installed_packages(commands.partial_output("dpkg-query", "--show", shown, *WATCHED))

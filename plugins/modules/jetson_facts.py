@@ -27,6 +27,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board im
     swap_bytes,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_certificates import certificate_facts
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_iptables import iptables_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel import (
     boot_arguments,
@@ -111,32 +112,6 @@ UNIT_PROPERTIES = (
     "EnvironmentFiles",
     "ExecMainStartTimestampMonotonic",
 )
-
-
-class Commands:
-    """Runs commands on the board; a command that is missing or fails answers with an empty text."""
-
-    def __init__(self, module: AnsibleModule) -> None:
-        self.module = module
-
-    def path(self, name: str) -> Optional[str]:
-        """Absolute path of an executable, None if there is none."""
-        found: Optional[str] = self.module.get_bin_path(name, opt_dirs=["/usr/local/bin"])
-        return found
-
-    def output(self, *argv: str) -> str:
-        """Standard output of a command that ended well, '' otherwise."""
-        if self.path(argv[0]) is None:
-            return ""
-        code, out, _ = self.module.run_command([self.path(argv[0]), *argv[1:]])
-        return out if code == 0 else ""
-
-    def partial_output(self, *argv: str) -> str:
-        """Standard output of a command that fails for some of its arguments and answers for the others."""
-        if self.path(argv[0]) is None:
-            return ""
-        out: str = self.module.run_command([self.path(argv[0]), *argv[1:]])[1]
-        return out
 
 
 def unit_failure(unit: Unit) -> Optional[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import deb822
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_packages as packages
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 from ansible_collections.jetson_k3s.cluster.plugins.modules import debs_needed as debs
 
 from tests.unit.roles.playing import answer, play_text
@@ -174,8 +175,11 @@ def test_unattended_upgrades_of_docker_are_found(
     assert packages.unattended(packages.apt_settings(settings), installed, held) == updated
 
 
-class Commands:
+class DockerBoard(Commands):
     """SIMULATED: a board with Docker, whose timer runs unattended-upgrades."""
+
+    def __init__(self) -> None:
+        pass
 
     def path(self, name: str) -> str:
         return f"/usr/bin/{name}"
@@ -191,7 +195,7 @@ class Commands:
 def test_facts_about_packages(tmp_path: Path, state: str, updated: list[str]) -> None:
     (tmp_path / packages.RECORD).parent.mkdir(parents=True)
     (tmp_path / packages.RECORD).write_text("runc\n")
-    assert packages.package_facts(Commands(), str(tmp_path), {"ActiveState": state}) == {
+    assert packages.package_facts(DockerBoard(), str(tmp_path), {"ActiveState": state}) == {
         "installed": ["docker.io"],
         "held": ["vim"],
         "ours": ["runc"],
