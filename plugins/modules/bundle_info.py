@@ -72,8 +72,8 @@ def check_file(path: str, expected: str) -> Data:
     try:
         if path.endswith(".tar.gz"):
             images = archived_images(path)
-            state["images"] = {name: image for name, (image, _) in images.items()}
-            state["contents"] = {name: content for name, (_, content) in images.items()}
+            state["images"] = {name: image.id for name, image in images.items()}
+            state["contents"] = {name: image.content for name, image in images.items()}
         elif os.path.basename(path).startswith("debs-"):
             state["packages"] = package_versions(path)
     except (BundleError, tarfile.TarError, KeyError, ValueError, OSError) as error:

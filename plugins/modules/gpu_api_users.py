@@ -7,11 +7,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import os
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, List, Optional, Set
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     K3S,
+    Data,
     KubectlError,
     claim_users,
     get,
@@ -35,7 +36,6 @@ users:
   description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes
 
 NAMESPACE = "--namespace=kube-system"
 DRIVER = "gpu.jetson-k3s.github.io"

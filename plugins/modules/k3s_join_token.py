@@ -176,7 +176,7 @@ def complete(token: str, ca_hash: str, server: bool) -> str:
     given, credentials = parse_token(token)
     if given is None:
         user = "" if is_bootstrap(credentials) else "server:" if server else "node:"
-        return "{}::{}{}".format(ca_hash, user, parts(token)[2])
+        return "{}::{}{}".format(ca_hash, user, secret(token))
     if "K10" + given != ca_hash:
         raise TokenError(
             "other-ca",

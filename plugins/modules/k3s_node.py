@@ -8,12 +8,13 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import functools
 import os
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
     K3S,
+    Data,
     KubectlError,
     WatchTimeoutError,
     get,
@@ -70,8 +71,6 @@ options:
 RETURN = r"""
 cordoned: {type: bool, description: Whether an interrupted run of ours has left the node cordoned.}
 """
-
-Data = Dict[str, Any]  # an object of Kubernetes, or parameters
 
 
 def label_arguments(current: Data, wanted: Data) -> List[str]:

@@ -7,11 +7,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import time
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
+    Data,
     KubectlError,
     get,
     is_true,
@@ -79,7 +80,6 @@ cordoned: {type: bool, description: Whether the node is cordoned now by this mod
 nodes: {type: list, elements: str, description: 'The nodes, if the one to forget is unknown.'}
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes, or parameters
 
 # What kubectl says of an object that is still there (k8s.io/kubectl, pkg/cmd/wait); its deletion goes on.
 TIMED_OUT = "timed out waiting for the condition"

@@ -10,11 +10,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import glob
 import os
 import re
-from typing import Any, Dict, List
+from typing import Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     K3S,
+    Data,
     KubectlError,
     is_true,
     listed,
@@ -48,7 +49,6 @@ nodes:
     is null without a member.
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes, or facts
 
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
 RANGES = re.compile(

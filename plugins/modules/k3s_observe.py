@@ -17,6 +17,7 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     DRA,
     K3S,
+    Data,
     KubectlError,
     condition,
     knows,
@@ -55,7 +56,6 @@ tokens: {type: list, elements: dict, description: Tokens of C(k3s token create) 
 answers: {type: dict, description: 'By node C(stdout), or C(problem) where there is none.'}
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes, or facts
 Resources = Dict[str, int]
 
 NAMESPACE = "kube-system"

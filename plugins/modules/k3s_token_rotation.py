@@ -92,7 +92,7 @@ def check(wanted: str, current: str) -> None:
     ca_hash, _, new = parts(wanted)
     if not is_usable(new):
         raise RotationError("k3s_token is malformed: the output of `openssl rand -hex 16` is a good one")
-    if ca_hash not in (None, parts(current)[0]):
+    if ca_hash not in (None, parts(current).ca_hash):
         raise RotationError("k3s_token is of another cluster: leave out what stands before its last colon")
 
 

@@ -8,11 +8,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 import base64
 import json
 import os
-from typing import Any, Dict, Optional
+from typing import Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     K3S,
+    Data,
     KubectlError,
     WatchTimeoutError,
     condition,
@@ -42,7 +43,6 @@ api: {type: dict, description: C(url) and C(ca) (PEM) of the API server.}
 certificate: {type: str, description: 'The certificate (PEM), empty without a request and in check mode.'}
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes
 
 RBAC = "rbac.authorization.k8s.io"
 MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -7,11 +7,12 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import os
-from typing import Any, Dict, Tuple
+from typing import Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     K3S,
+    Data,
     KubectlError,
     get,
     run,
@@ -32,7 +33,6 @@ RETURN = r"""
 found: {description: Why nothing was done; empty if the Device is as it should be now.}
 """
 
-Data = Dict[str, Any]  # an object of Kubernetes
 
 KIND = "devices.scheduling.koordinator.sh"
 MANAGED_BY = "app.kubernetes.io/managed-by"

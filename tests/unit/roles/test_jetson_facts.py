@@ -14,6 +14,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_k
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as firewall
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as network
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts as facts
 
 from tests import boards
@@ -93,7 +94,7 @@ def test_daemon_json_is_read_or_its_error_named(
     assert found["error"] is None if error is None else error in found["error"]
 
 
-class FakeCommands(facts.Commands):
+class FakeCommands(Commands):
     def __init__(self, outputs: dict[str, str]) -> None:
         self.outputs = outputs
 
