@@ -11,6 +11,7 @@ import os
 import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
+from operator import methodcaller
 from pathlib import Path
 from unittest import mock
 
@@ -198,7 +199,7 @@ def test_server_goes_back_to_its_backup_after_runs_that_were_cut_off(
     for task in ("Check the backup on the server", "Unpack the backup and restore its files"):
         moment = f"TASK [jetson_k3s.cluster.k3s_backup : {task}"
         with mock.patch.dict(os.environ, {"TMPDIR": str(tmp_path)}):
-            cut_off = restore(newest(), on_line=lambda line, at=moment: line.startswith(at))  # type: ignore[misc]
+            cut_off = restore(newest(), on_line=methodcaller("startswith", moment))
         assert cut_off.returncode != 0
         assert moment in cut_off.output, cut_off.output
         assert left_in_clear(server, tmp_path) == []

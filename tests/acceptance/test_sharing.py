@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -314,8 +315,12 @@ def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System
     units = {"preset": system.preset, "memoryTotal": f"{TOTAL_MIB}Mi"}
     configure(cluster, {"version": "v1", "sharing": {"units": units}})
     name = cluster.boards[0].name
+
+    def offered(resource: str) -> bool:
+        return cluster.allocatable(resource)[name] > 0
+
     for resource in system.first:
-        wait_until(lambda each=resource: cluster.allocatable(each)[name] > 0, resource, POD_SECONDS)  # type: ignore[misc]
+        wait_until(partial(offered, resource), resource, POD_SECONDS)
     create_pod(cluster, "first", TOTAL_MIB, system.first)
     create_pod(cluster, "second", 64, system.second)
     line = allocation(cluster, "first")

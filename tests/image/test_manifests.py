@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # has no stubs
-import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
+import jsonschema
+import kubernetes_validate
 import pytest
 import yaml
 

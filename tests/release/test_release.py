@@ -49,7 +49,7 @@ READY = plan.State(
 
 def against(wanted: str, **different: object) -> list[str]:
     """Return the reasons against a release from a checkout that differs from one that is ready."""
-    return plan.refusals(wanted, dataclasses.replace(READY, **different), TODAY)  # type: ignore[arg-type]
+    return plan.refusals(wanted, dataclasses.replace(READY, **different), TODAY)  # type: ignore[arg-type] # by name
 
 
 @pytest.mark.parametrize("wanted", ["0.10.1", "1.0.0", "10.0.0"])

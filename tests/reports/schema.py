@@ -4,7 +4,7 @@
 import json
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped]  # its stubs are another package
+import jsonschema
 
 from tools.cache import CHECKOUT
 

@@ -115,7 +115,7 @@ async def test_old_telemetry_is_none(host: Path) -> None:
         async with running(probe):
             await eventually(probe.latest)
             now = 20.0
-            assert probe.latest() == Telemetry(**FULL)  # type: ignore[arg-type]
+            assert probe.latest() == Telemetry(**FULL)  # type: ignore[arg-type] # by name
             now = 20.1
             assert probe.latest() is None
 
@@ -259,7 +259,7 @@ def test_without_a_relay_there_is_no_sample(
 
 def test_a_single_sample(host: Path) -> None:
     with relay(host, SENT) as made:
-        assert read_once(host) == Telemetry(**FULL)  # type: ignore[arg-type]
+        assert read_once(host) == Telemetry(**FULL)  # type: ignore[arg-type] # by name
         assert made.heard() == b""
 
 

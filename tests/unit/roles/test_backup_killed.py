@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -88,7 +89,7 @@ def at_every_change(directory: Path, work: Callable[[Path], object], check: Call
     while True:
         place = directory / str(number)
         place.mkdir()
-        killed = killed_at(number, lambda place=place: work(place))  # type: ignore[misc]
+        killed = killed_at(number, partial(work, place))
         check(place)
         shutil.rmtree(place, ignore_errors=True)  # the gpg-agent of a killed run removes its sockets, too
         if not killed:

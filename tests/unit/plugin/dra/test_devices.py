@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-import kubernetes_validate  # type: ignore[import-untyped]  # has no stubs
+import kubernetes_validate
 import pytest
 from tegra_device_plugin.board.detection import detect, read_power
 from tegra_device_plugin.config.dra_modes import MAX_SHARES, Dra
