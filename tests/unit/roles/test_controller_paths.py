@@ -190,12 +190,19 @@ def test_same_paths_wherever_the_playbook_is(checkout: Path, tmp_path: Path, lin
 
     defaults = {variable: default for _, variable, default in ON_CONTROLLER.values() if default is not None}
     defaults |= {name: path for names in DEFAULTS.values() for name, path in names.items()}
-    expected = {name: f"{checkout}/{path}" if path else path for name, path in defaults.items()}
+    # A list has absolute paths, or none.
+    expected = {
+        name: f"{checkout}/{path}" if path and isinstance(path, str) else path
+        for name, path in defaults.items()
+    }
     assert found(defaults) == expected
 
-    given = {name: ["a/b"] if default == [] else "a/b" for name, (_, _, default) in ON_CONTROLLER.items()}
+    given = {
+        name: ["a/b"] if isinstance(default, list) else "a/b"
+        for name, (_, _, default) in ON_CONTROLLER.items()
+    }
     absolute: dict[str, Any] = {
-        variable: [f"{directory}/a/b"] if default == [] else f"{directory}/a/b"
+        variable: [f"{directory}/a/b"] if isinstance(default, list) else f"{directory}/a/b"
         for _, variable, default in ON_CONTROLLER.values()
     }
     absolute["__bundle_directory"] = f"{directory}/a/b"
@@ -225,7 +232,7 @@ def test_board_that_is_off_leaves_a_report_that_is_not_ok(checkout: Path, line: 
 
 def default_places() -> set[str]:
     """Files and directories in the checkout that the playbooks write unless a person names others."""
-    places = {path for _, _, path in ON_CONTROLLER.values() if path} | {
+    places = {path for _, _, path in ON_CONTROLLER.values() if path and isinstance(path, str)} | {
         path for names in DEFAULTS.values() for path in names.values()
     }
     assert all(isinstance(place, str) for place in places)
