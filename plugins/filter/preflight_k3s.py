@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, plugin_image
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
@@ -180,7 +180,7 @@ def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> l
     if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
     deviceQuery are the owner's own.
     """
-    suffix = plugin_image.ARCHITECTURES.get(arch, arch)
+    suffix = board_release.architecture(arch)
     k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
     return [
         "bundle.yml",

@@ -175,15 +175,16 @@ def no_proxy(given: Any, settings: Any, near: Iterable[Any], others: Iterable[st
     return list(dict.fromkeys(found))
 
 
-def environment(given: Any, without: list[str]) -> str:
+def environment(given: Any, without: list[str], header: str = "") -> str:
     """An environment file of systemd, '' without a proxy. `without` is from no_proxy().
 
-    The names in capitals are those that Go prefers. An empty one is an owner's no more.
+    It begins with `header`, a comment. The names in capitals are those that Go prefers. An empty one is an
+    owner's no more.
     """
     if not is_given(given):
         return ""
     found = urls(given)
-    return f"HTTP_PROXY={found[HTTP]}\nHTTPS_PROXY={found[HTTPS]}\nNO_PROXY={','.join(without)}\n"
+    return f"{header}HTTP_PROXY={found[HTTP]}\nHTTPS_PROXY={found[HTTPS]}\nNO_PROXY={','.join(without)}\n"
 
 
 def variables(given: Any, without: list[str] | None = None, url: str = "") -> dict[str, str]:
@@ -214,6 +215,11 @@ def apt(given: Any) -> str:
     return "".join(f'Acquire::{name}::Proxy "{url}";\n' for name, url in found.items() if url)
 
 
+def apt_environment(given: Any, config: str) -> dict[str, str]:
+    """Variables for apt, {} without a proxy. `config` is the path of the file with the text of apt()."""
+    return {NO_PROXY: variables(given)[NO_PROXY], "APT_CONFIG": config} if is_given(given) else {}
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -221,6 +227,7 @@ class FilterModule:
         """The filters, prefixed by the role's name."""
         return {
             "proxy_apt": apt,
+            "proxy_apt_environment": apt_environment,
             "proxy_environment": environment,
             "proxy_has_password": has_password,
             "proxy_inside": inside,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
-# `uname -m` of a board -> the architecture in the names of its files.
-ARCHITECTURES = {"aarch64": "arm64", "x86_64": "amd64"}
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+
 DEFAULT_NAME = "tegra-device-plugin"
 Source = Literal["registry", "bundle", "built"]
 
@@ -26,7 +26,7 @@ class Image(NamedTuple):
 
 def archive_name(arch: str) -> str:
     """The name of the file with the image, for a board with this `uname -m`."""
-    return f"tegra-device-plugin-{ARCHITECTURES.get(arch, arch)}.tar.gz"
+    return f"tegra-device-plugin-{board_release.architecture(arch)}.tar.gz"
 
 
 def source_of(configured: str, bundle: Mapping[str, Any]) -> Source:
@@ -54,4 +54,4 @@ def unbuilt(configured: str, bundle: Mapping[str, Any], archs: list[str]) -> lis
     if source_of(configured, bundle) != "built":
         return []
     missing = {arch for arch in archs if archive_name(arch) not in bundle["files"]}
-    return sorted(ARCHITECTURES[arch] for arch in missing)
+    return sorted(board_release.ARCHITECTURES[arch] for arch in missing)

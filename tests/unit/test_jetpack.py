@@ -3,14 +3,12 @@
 
 from pathlib import Path
 
-import jinja2
 import pytest
-import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_releases as releases
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
 from tegra_device_plugin.board import catalogue
 
-from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import play_text
 
 # L4T release, its JetPack, and the listed release that says so.
@@ -48,12 +46,8 @@ def test_no_jetpack_is_guessed_from_another_line_or_a_later_release(release: str
 
 @pytest.mark.parametrize("jetpack", sorted({jetpack for _, jetpack, _ in LISTED + NOT_LISTED}))
 def test_packages_of_the_bundle_are_chosen_by_the_generation(jetpack: str) -> None:
-    template = yaml.safe_load((ROLES / "nvidia_docker/vars/main.yml").read_text())["__nvidia_docker_debs"]
-    ansible = jinja2.Environment()  # noqa: S701 - a file's name, no HTML
-    ansible.filters["split"] = str.split
-    facts = {"jetson": {"jetpack": jetpack}}
-    name = ansible.from_string(template).render(ansible_facts=facts, __nvidia_docker_arch="arm64")
-    assert name == f"debs-jetpack{jetpack[0]}-arm64.tar"
+    found = board_release.packages_archive({"jetpack": jetpack, "arch": "aarch64"})
+    assert found == f"debs-jetpack{jetpack[0]}-arm64.tar"
 
 
 def test_jetpack_of_a_hostile_board_becomes_no_path(tmp_path: Path) -> None:

@@ -432,6 +432,8 @@ HELD = {"packages__held": ["libnvidia-container1"]}
         ),
         (HELD | {"packages__ours": HELD["packages__held"]}, UPDATE, BUNDLED, "found=;"),
         ({"nvidia_runtime__version": "1.19.0"}, UPDATE, BUNDLED, "due=False, judged=1.19.0, found=;"),
+        # Refused by a rule of the matrix, not by an error of the plan.
+        ({"arch": "armv7l"}, {}, BUNDLED, "due=False, judged=1.16.2, found=;"),
         ({}, UPDATE, {}, "no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar"),
         (
             {"packages__held": ["docker.io"], "packages__installed": [], "docker__installed": False},
