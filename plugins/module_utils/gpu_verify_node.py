@@ -24,6 +24,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     run,
     wait_until,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_quantities import integer
 
 RUNTIME = "nvidia"
 WORDS = {"device-plugin": "the device plugin", claims.DRA: "the DRA driver"}
@@ -106,7 +107,7 @@ def plugin_ready(params: Data, record: Record) -> Data:
 
 def counted(node: Optional[Data], field: str, resource: str) -> int:
     """The number of a resource in a node's `capacity` or `allocatable`; 0 if missing."""
-    return int((((node or {}).get("status") or {}).get(field) or {}).get(resource, 0))
+    return integer((((node or {}).get("status") or {}).get(field) or {}).get(resource, "0"))
 
 
 def plugin_registered(params: Data, gpu: Data, record: Record) -> None:

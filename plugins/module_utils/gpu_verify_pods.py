@@ -21,6 +21,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     run,
     wait_until,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_quantities import integer
 
 # Device nodes through which CUDA reaches a Tegra GPU: nvmap and one of nvgpu's or the nvidia driver's.
 GPU_NODES = re.compile(r"^/dev/(nvmap|nvhost-[a-z-]*gpu|nvgpu/.+|nvidia[0-9]+|nvidiactl)$")
@@ -316,7 +317,7 @@ def requested(item: Data, resource: str) -> int:
     if finished(item):
         return 0
     return sum(
-        int(container.get("resources", {}).get("limits", {}).get(resource, 0))
+        integer(container.get("resources", {}).get("limits", {}).get(resource, "0"))
         for container in item["spec"]["containers"]
     )
 

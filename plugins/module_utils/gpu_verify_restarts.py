@@ -33,6 +33,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     run,
     wait_until,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_quantities import integer
 
 POLL_SECONDS = 1.0
 # The message of kubectl if the program started and failed.
@@ -116,7 +117,7 @@ def wait_offered(namespace: Namespace, count: int, record: Record) -> None:
             return False
         if params["api"] == claims.DRA:
             return len(claims.devices(params["node"])) == count
-        return int((node["status"].get("allocatable") or {}).get(params["resource"], 0)) == count
+        return integer((node["status"].get("allocatable") or {}).get(params["resource"], "0")) == count
 
     try:
         wait_until(

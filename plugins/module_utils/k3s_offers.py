@@ -7,6 +7,7 @@ Used on a K3s server, therefore Python 3.6 compatible.
 import time
 from typing import Dict, Optional
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_quantities as quantities
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     DRA,
     Data,
@@ -26,9 +27,10 @@ class NotOfferedError(Exception):
 
 
 def extended(node: Data, which: str = "allocatable") -> Dict[str, int]:
-    """The extended resources that a node offers, {name: number}; Kubernetes' own names have no domain."""
-    resources = node["status"].get(which) or {}
-    return {name: int(number) for name, number in resources.items() if "/" in name and int(number) > 0}
+    """The extended resources that a node offers, {name: number}."""
+    return {
+        name: number for name, number in quantities.extended(node["status"].get(which)).items() if number > 0
+    }
 
 
 def devices(name: str) -> Dict[str, int]:

@@ -9,7 +9,6 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import base64
 import os
-import re
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -24,6 +23,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     listed,
     run,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_quantities import extended
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -59,37 +59,12 @@ answers: {type: dict, description: 'By node C(stdout), or C(problem) where there
 Resources = Dict[str, int]
 
 NAMESPACE = "kube-system"
-# What Kubernetes' own names have (component-helpers, IsNativeResource). Their quantities may be fractions.
-NATIVE = "kubernetes.io/"
-# apimachinery, pkg/api/resource: the quantity of an extended resource is an integer.
-QUANTITY = re.compile("([0-9]+)(?:([kKMGTPE])(i?)|e([0-9]+))?$")
 DEFAULT_SCHEDULER = "default-scheduler"
 # Kubernetes' cluster-bootstrap/token/api.
 TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type, no token
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
 AT_ONCE = 8
 ANSWER_SECONDS = 15
-
-
-def integer(quantity: str) -> int:
-    """The number that a quantity of an extended resource is: such as 4, 2k or 4Gi."""
-    found = QUANTITY.match(quantity)
-    if found is None:
-        raise ValueError("{} is not the quantity of an extended resource".format(quantity))
-    number, power, binary, exponent = found.groups()
-    factor: int = 10 ** int(exponent or 0)
-    if power:
-        factor = (1024 if binary else 1000) ** " KMGTPE".index(power.upper())
-    return int(number) * factor
-
-
-def extended(quantities: Optional[Dict[str, str]]) -> Resources:
-    """Of a resource list the extended ones: those with a domain that is not Kubernetes' own."""
-    return {
-        name: integer(quantity)
-        for name, quantity in (quantities or {}).items()
-        if "/" in name and NATIVE not in name
-    }
 
 
 def node_facts(node: Data) -> Data:

@@ -17,7 +17,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_certificat
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
     jetson_certificates as board_certificates,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl, k3s_quantities
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_observe as observe
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
@@ -222,17 +222,10 @@ def test_init_containers_count_as_in_kubernetes() -> None:
     assert observe.allocated({"spec": spec | {"initContainers": [stays, asks(4)]}}) == {GPU: 5}
 
 
-@pytest.mark.parametrize(
-    ("quantity", "number"), [("4", 4), ("2k", 2000), ("4Gi", 4 << 30), ("1Ki", 1024), ("1e3", 1000)]
-)
-def test_resources_of_others_may_be_bytes(quantity: str, number: int) -> None:
-    assert observe.extended({"koordinator.sh/gpu-memory": quantity}) == {"koordinator.sh/gpu-memory": number}
-
-
 def test_resources_of_kubernetes_domain_are_not_extended() -> None:
     # Such as Koordinator's; only the quantities of extended resources must be integers.
     resources = {"kubernetes.io/batch-cpu": "500m", "cpu": "1500m", GPU: "1"}
-    assert observe.extended(resources) == {GPU: 1}
+    assert k3s_quantities.extended(resources) == {GPU: 1}
 
 
 def test_only_pods_that_run_are_asked() -> None:
