@@ -136,7 +136,11 @@ def create_pod(cluster: Cluster, name: str, mib: int, limits: Mapping[str, int],
 
 
 def configure(cluster: Cluster, settings: Mapping[str, Any]) -> None:
-    """Change the plugin's settings and restart it: the kubelet takes a minute to update the file."""
+    """Change the plugin's settings and restart it: the kubelet takes a minute to update the file.
+
+    An instance that stands by with other settings goes first, as in site.yml.
+    """
+    cluster.boards[0].exec("docker", "rm", "--force", "tegra-device-plugin")
     entry = {"data": {"config.yaml": json.dumps(settings)}}
     namespace = "--namespace=kube-system"
     cluster.kubectl(namespace, "patch", "configmap", CONFIG_MAP, f"--patch={json.dumps(entry)}")

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -183,6 +184,24 @@ def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path
     assert sorted(call.arguments["name"] for call in waits) == list(BOARDS)
     assert {(call.board, call.arguments["renew"]) for call in waits} == {(SERVER, True)}
     assert all(call.arguments["offers"] == {"nvidia.com/gpu": 1} for call in waits)
+
+
+def test_no_instance_stands_by_with_other_settings_while_the_pod_is_renewed(tmp_path: Path) -> None:
+    """The kubelet may go on offering the resources of a plugin that has served for a moment."""
+    path, same = "/var/lib/jetson-k3s/device-plugin/config.yaml", hashlib.sha256(b"").hexdigest()
+    answers = {
+        board: {f"stat {path}": {"stat": {"exists": True, "isdir": False, "checksum": checksum}}}
+        for board, checksum in {SERVER: same, AGENT: "0" * 64}.items()
+    }
+    _, calls = deploy(tmp_path, answers)
+    removed = [
+        (at, call.board)
+        for at, call in enumerate(calls)
+        if call.module == "stand_by_container" and call.arguments.get("state") == "absent"
+    ]
+    (deployed,) = (at for at, call in enumerate(calls) if call.module == "k3s_manifest")
+    assert [board for at, board in removed if at < deployed] == [AGENT]
+    assert len(removed) == 1
 
 
 @pytest.mark.acceptance
