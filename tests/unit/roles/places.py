@@ -18,6 +18,6 @@ def stub_collection(root: Path) -> Path:
     collection = root / "collections/ansible_collections" / COLLECTION.replace(".", "/")
     for name in ("roles", "plugins/action"):
         (collection / name).mkdir(parents=True)
-    for kind in ("callback", "filter", "module_utils", "modules"):
-        (collection / "plugins" / kind).symlink_to(PLUGINS / kind)
+    for kind in (path for path in PLUGINS.iterdir() if path.is_dir()):
+        (collection / "plugins" / kind.name).symlink_to(kind)
     return collection
