@@ -163,9 +163,9 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
 
 
 def restarts(config: Mapping[str, Any], environment: Mapping[str, Any]) -> bool:
-    """Does Docker restart now? By the results of docker_daemon_config and docker_environment."""
-    by_config = config["activation"] == "restart" and not config["postponed"]
-    return by_config or (environment["restart_due"] and not environment["postponed"])
+    """Does Docker restart now? By docker_daemon_config and docker_environment, {} where one has not run."""
+    by_config = config.get("activation") == "restart" and not config["postponed"]
+    return by_config or bool(environment.get("restart_due") and not environment["postponed"])
 
 
 def bundle_has(bundle: Mapping[str, Any], archive: str, packages: list[str]) -> bool:
