@@ -4,6 +4,7 @@
 import ast
 import json
 import re
+import runpy
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -218,3 +219,35 @@ def test_no_list_comes_from_a_filter_that_loses_its_order() -> None:
             if not NO_ORDER_AFTER.match(after) and not NO_ORDER_BEFORE.search(text[: used.start()]):
                 found.append(f"{path.relative_to(CHECKOUT)}: {text[used.start() - 40 : used.end() + 40]}")
     assert found == []
+
+
+def own_filters() -> set[str]:
+    """Names of the collection's filters."""
+    return {
+        name
+        for path in PLUGINS.glob("filter/*.py")
+        for name in runpy.run_path(str(path))["FilterModule"]().filters()
+    }
+
+
+def test_own_filters_modules_and_roles_have_their_full_names() -> None:
+    """A bare name of a filter is found nowhere; that of a role or module depends on who imports it."""
+    modules = "|".join(path.stem for path in PLUGINS.glob("modules/*.py"))
+    bare = re.compile(
+        rf"\|\s*(?:{'|'.join(own_filters())})\b(?!\.)|^ *(?:- )?(?:{modules}):(?=$| [{{*&])"
+        rf"|_role:(?: \{{|\n *)name: (?:{'|'.join(ALL_ROLES)})\b",
+        re.MULTILINE,
+    )
+    assert bare.search("{{ a | proxy_apt }}")
+    assert bare.search("- k3s_node:\n")
+    files = [
+        *ROLES.glob("*/[!m]*/**/*.yml"),
+        *ROLES.glob("*/templates/*.j2"),
+        *CHECKOUT.glob("playbooks/**/*.yml"),
+    ]
+    found = {
+        str(path.relative_to(CHECKOUT)): match[0]
+        for path in files
+        if (match := bare.search(path.read_text()))
+    }
+    assert found == {}
