@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules that write and read bundles have in common. Runs on the controller."""
+"""What the modules that write and read bundles have in common. `sha256` also runs on a board."""
 
 import hashlib
 import json

@@ -6,7 +6,6 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import glob
-import hashlib
 import os
 import subprocess
 import tarfile
@@ -14,6 +13,7 @@ import tempfile
 from typing import IO, Iterable, Iterator, List, Set
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import sha256
 
 DOCUMENTATION = r"""
 module: debs_archive
@@ -32,16 +32,6 @@ sources: {type: list, elements: str, description: The package sources whose inde
 
 # A file of apt's lists has the name of its address. An index begins like the signed file of its source.
 SIGNED = ("InRelease", "Release", "Release.gpg")
-BLOCK = 1 << 20
-
-
-def sha256(path: str) -> str:
-    """Hexadecimal SHA-256 of a file."""
-    digest = hashlib.sha256()
-    with open(path, "rb") as stream:
-        for block in iter(lambda: stream.read(BLOCK), b""):
-            digest.update(block)
-    return digest.hexdigest()
 
 
 def prefix_of(index: str, names: List[str]) -> str:
