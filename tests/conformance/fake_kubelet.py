@@ -31,7 +31,8 @@ ends, it drops that resource's newest client; so does 1.36. 1.37 keys clients by
 resource exists as long as one of them, and a path that it still tracks is refused."""
 GENERATIONS: tuple[Generation, ...] = ("1.20", "1.26", "1.37")
 
-Fault = Literal["none", "refuse", "hang", "never dial"]
+Fault = Literal["none", "refuse", "hang", "late", "never dial"]
+"""`late`: one registration is answered only after `release`."""
 
 Response = TypeVar("Response")
 
@@ -71,6 +72,7 @@ class FakeKubelet(Awaited):
         """Resources of the checkpoint that it has read at its start."""
         self.entries: dict[tuple[str, tuple[str, ...]], bytes] = {}
         """By resource and devices the answer to Allocate, as the checkpoint has it."""
+        self.release = asyncio.Event()
         self._all: list[Client] = []
         self._endpoints: dict[str, dict[Path, Client]] = {}
         """Of 1.37, per resource."""
@@ -109,7 +111,6 @@ class FakeKubelet(Awaited):
         """End as a process does: every connection breaks; the socket stays on disk and refuses."""
         clients, self._all = self._all, []
         self.clients.clear()
-        self.devices.clear()
         self._endpoints.clear()
         for client in clients:
             if client.task:
@@ -119,6 +120,7 @@ class FakeKubelet(Awaited):
         if self._server:
             await self._server.stop(None)
             self._server = None
+        self.devices.clear()  # a message may have come until now
         if leave_socket:
             refusing_socket(self.socket)
 
@@ -218,6 +220,9 @@ class FakeKubelet(Awaited):
             await context.abort(grpc.StatusCode.UNKNOWN, "ordered to refuse")
         if self.fault == "hang":
             await asyncio.Event().wait()
+        if self.fault == "late":
+            self.fault = "none"
+            await self.release.wait()
         path = self.directory / request.endpoint
         if self.fault == "never dial":
             return api.Empty()

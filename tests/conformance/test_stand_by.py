@@ -150,3 +150,20 @@ async def test_killed_pod_is_replaced_at_the_next_look_at_its_socket(
         pod.signal(signal.SIGKILL)
         await pod.ended()
         await kubelet.until(lambda: serves(kubelet, stand_by=True), "GPU from the instance that stands by")
+
+
+async def test_pod_that_misses_the_start_of_the_other_one_gets_the_gpu_back(
+    kubelet: FakeKubelet, start: Start
+) -> None:
+    """Both register at the same time, on a board so busy that the pod's process does not run."""
+    kubelet.fault = "late"
+    async with start(STAND_BY):
+        await kubelet.until(lambda: bool(kubelet.requests), "registration of the instance that stands by")
+        async with start() as pod:
+            await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod")
+            pod.signal(signal.SIGSTOP)
+            kubelet.release.set()
+            await kubelet.until(lambda: serves(kubelet, stand_by=True), "GPU from the other one")
+            await asyncio.sleep(0.5)  # no event shows that it stays
+            pod.signal(signal.SIGCONT)
+            await kubelet.until(lambda: serves(kubelet, stand_by=False), "GPU from the pod again")

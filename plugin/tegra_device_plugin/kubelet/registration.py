@@ -24,6 +24,10 @@ LISTENER_RETRY = Backoff(first=0.001, cap=0.25)
 # gone. They register in milliseconds, where inotify is exhausted after 0.25 s (registrar.py), and after
 # seconds on a busy board.
 STAND_BY_SECONDS = 5.0
+# How long a standby instance keeps a registration that another one had at the same time. The kubelet may have
+# taken the standby's, and the other one registers again only if it has seen this one before it ended. It
+# observes the directory at least this often (registrar.py).
+CONTESTED_SECONDS = 6.0
 
 
 class Facts(NamedTuple):
@@ -48,8 +52,8 @@ class Registered(NamedTuple):
     own_socket: Identity | None
     stream_until: float
     """When the kubelet should have opened its stream; seconds, the loop's clock."""
-    contested: bool = False
-    """This is a standby, and another instance served already: the kubelet may have taken either."""
+    contested_until: float | None = None
+    """This is a standby, and another instance served already: it must see this one before it ends."""
 
 
 class State(NamedTuple):
@@ -124,9 +128,7 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | Standby:
         return Wait()
     reason = _reason(facts, state, now)
     if reason is None:
-        registered = state.registered
-        not_dialled = registered is not None and not facts.dialled
-        return Wait(registered.stream_until - now if registered and not_dialled else None)
+        return Wait(min((at - now for at in _deadlines(facts, state.registered)), default=None))
     if yields(facts, state):
         return Standby()
     if now < state.not_before:
@@ -152,8 +154,8 @@ def after_acceptance(
     dial_timeout = state.dial_timeout
     if state.registered and state.registered.kubelet == register.kubelet:
         dial_timeout = dial_timeout.reset() if facts.dialled else dial_timeout.longer()
-    contested = state.standby and bool(other_sockets)
-    registered = Registered(register.kubelet, own_socket, now + dial_timeout.seconds, contested)
+    contested_until = now + CONTESTED_SECONDS if state.standby and other_sockets else None
+    registered = Registered(register.kubelet, own_socket, now + dial_timeout.seconds, contested_until)
     state = state._replace(
         registered=registered, was_registered=True, other_sockets=other_sockets, dial_timeout=dial_timeout
     )
@@ -177,6 +179,14 @@ def after_standby(state: State) -> State:
     return state._replace(registered=None)
 
 
+def _deadlines(facts: Facts, registered: Registered | None) -> Iterator[float]:
+    """Give the times at which there may be a reason, without an event."""
+    if registered and not facts.dialled:
+        yield registered.stream_until
+    if registered and registered.contested_until is not None:
+        yield registered.contested_until
+
+
 def _reason(facts: Facts, state: State, now: float) -> str | None:
     if state.registered is None:
         return "not registered yet"
@@ -190,7 +200,7 @@ def _differences(facts: Facts, state: State, registered: Registered, now: float)
         yield "another instance of the plugin has ended"
     if facts.own_socket != registered.own_socket:
         yield "the plugin's own socket is gone"
-    if registered.contested:
+    if registered.contested_until is not None and now >= registered.contested_until:
         yield "another instance of the plugin has registered as well"
     if not facts.streams and facts.dialled:
         yield "the kubelet's stream ended"

@@ -3,6 +3,7 @@
 
 import pytest
 from tegra_device_plugin.kubelet.registration import (
+    CONTESTED_SECONDS,
     DIAL_TIMEOUT,
     LISTENER_RETRY,
     RETRY,
@@ -84,18 +85,20 @@ def test_an_instance_that_stands_by_registers_only_while_no_other_serves() -> No
         decide(UNREGISTERED._replace(other_sockets=other_sockets, superseded=True), state, 2.0) == Standby()
     )
     assert reason(UNREGISTERED, state, 2.5) == "not registered yet"
-    # Both have registered at the same time, and the kubelet may have taken either.
+    # Both have registered at the same time, and the kubelet may have taken either. The other one registers
+    # again after it has seen that this one ends.
     contested = after_acceptance(
         Register("", KUBELET),
         UNREGISTERED,
-        State(standby=True),
+        State(standby=True, kubelet=KUBELET),
         2.6,
         own_socket=OWN,
         other_sockets=other_sockets,
     )
-    assert (
-        decide(CONNECTED._replace(other_sockets=other_sockets, superseded=True), contested, 2.7) == Standby()
-    )
+    both = CONNECTED._replace(other_sockets=other_sockets, superseded=True)
+    assert decide(both, contested, 2.6) == Wait(CONTESTED_SECONDS)
+    assert decide(both, contested, 2.6 + CONTESTED_SECONDS) == Standby()
+    assert reason(CONNECTED, contested, 2.7) == "another instance of the plugin has ended"
     # A new kubelet removes the others' sockets as well: they register first.
     restarted = UNREGISTERED._replace(kubelet=new_kubelet)
     assert decide(restarted, state, 3.0) == Wait(STAND_BY_SECONDS)
