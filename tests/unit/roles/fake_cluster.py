@@ -72,7 +72,7 @@ class FakeCluster:
     dies_saying: dict[str, str] = field(default_factory=dict)  # its last words, by pod
     wrong: bool = False  # what the GPU computes
     taken_away: bool = False  # the holder's device nodes
-    no_way: int = 0  # calls of exec in the holder that do not reach its kubelet
+    failing_exec: int = 0  # calls of exec in the holder that do not reach its kubelet
     users: list[str] = field(default_factory=list)
     registers_again: bool = False
     restarts_holder: bool = False
@@ -83,7 +83,7 @@ class FakeCluster:
     pods: dict[str, str] = field(default_factory=dict)
     namespaces: set[str] = field(default_factory=set)
     ending: dict[str, str] | None = None  # of a namespace that does not end: its metadata
-    forsaken: list[str] = field(default_factory=list)  # pods that went while their containers ran on
+    orphaned: list[str] = field(default_factory=list)  # pods that went while their containers ran on
     logs_of_plugin: int = 0
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,7 +143,7 @@ class FakeCluster:
         self.namespaces.discard(namespace)
         # API servers before 1.21 give running pods the grace of those that have ended: none.
         if "ended" in self.pods.values():
-            self.forsaken += [pod for pod, state in self.pods.items() if state == "running"]
+            self.orphaned += [pod for pod, state in self.pods.items() if state == "running"]
         self.pods.clear()
 
     def create(self, manifest: Mapping[str, Any]) -> None:
@@ -177,8 +177,8 @@ class FakeCluster:
 
     def compute_again(self, name: str) -> str:
         assert self.pods[name] == "running"
-        if self.no_way:
-            self.no_way -= 1
+        if self.failing_exec:
+            self.failing_exec -= 1
             raise self.error("kubectl exec: error dialing backend: connection refused")
         if self.taken_away:
             said = "tegra-device-plugin: cuInit: CUDA_ERROR_NO_DEVICE (100)"

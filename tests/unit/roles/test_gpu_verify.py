@@ -404,7 +404,7 @@ def test_disturbing_restart_fails(board: Board, fault: Data, status: str, words:
     check = checks(board.but(**fault).report(*FULL))["kubelet-restart"]
     assert (check["status"], words in check["reason"]) == (status, True), check["reason"]
     # The holder runs on beside pods that have ended, and must not outlive the namespace.
-    assert board.forsaken == []
+    assert board.orphaned == []
 
 
 @pytest.mark.parametrize(
@@ -418,7 +418,7 @@ def test_disturbing_restart_fails(board: Board, fault: Data, status: str, words:
             'holder cannot compute on the GPU any more: it says: "kubectl exec: tegra-device',
         ),
         ({"mute": "holder"}, "holder cannot compute on the GPU any more: it says nothing"),
-        ({"no_way": 99}, "holder cannot compute on the GPU any more"),
+        ({"failing_exec": 99}, "holder cannot compute on the GPU any more"),
         ({"exclusive": False}, "waiter was not Pending although holder had every GPU"),
     ],
 )
@@ -430,7 +430,7 @@ def test_wrong_state_after_the_restart_fails(board: Board, fault: Data, words: s
 
 
 def test_connection_to_a_restarted_kubelet_is_retried(board: Board) -> None:
-    board.registers_again, board.no_way = True, 2
+    board.registers_again, board.failing_exec = True, 2
     check = checks(board.report(*FULL))["kubelet-restart"]
     assert check["status"] == "passed", check["reason"]
     assert "a new process in it, after the restart: computed 65536 numbers" in check["evidence"][1]
