@@ -7,8 +7,6 @@ import difflib
 import re
 from typing import Any, NamedTuple
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 
 class Refused(NamedTuple):
     """An option that the roles refuse, wherever it stands."""
@@ -169,7 +167,7 @@ def refused(
 ) -> list[dict[str, str]]:
     """The refused settings of all that K3s will read, each with `name`, `source`, `changes` and `reason`.
 
-    `reading` is from filter k3s_reading, `inventory` has the variable's settings, `ours` those of the role.
+    `reading` is from k3s_reading.reading, `inventory` has the variable's settings, `ours` those of the role.
     """
     variable = f"k3s_{role}_config"
     own = {key.removesuffix("+"): str(value).lower() for key, value in ours.items()}
@@ -207,10 +205,5 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, all prefixed by the role's name. Texts of a board are marked as unsafe."""
-        return {
-            "k3s_has_secrets": has_secrets,
-            "k3s_not_taken_over": not_taken_over,
-            "k3s_problems": problems,
-            "k3s_refused": lambda *given: wrap_var(refused(*given)),
-        }
+        """The filters, all prefixed by the role's name."""
+        return {"k3s_not_taken_over": not_taken_over, "k3s_problems": problems}

@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any
 
 import yaml
-from ansible.utils.unsafe_proxy import wrap_var
 
 # Name -> its values, each with its source; the role's own values have none.
 Options = dict[str, list[list[str]]]
@@ -224,10 +223,5 @@ class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, all prefixed by the role's name. Texts of a board are marked as unsafe."""
-        return {
-            "k3s_foreign_runtime": foreign_runtime,
-            "k3s_migrated": migrated,
-            "k3s_judged": lambda *given: wrap_var(judged(*given)),
-            "k3s_reading": lambda *given: wrap_var(reading(*given)),
-        }
+        """The filters, all prefixed by the role's name."""
+        return {"k3s_foreign_runtime": foreign_runtime, "k3s_migrated": migrated}

@@ -229,7 +229,6 @@ class FilterModule:
             "proxy_apt": apt,
             "proxy_apt_environment": apt_environment,
             "proxy_environment": environment,
-            "proxy_has_password": has_password,
             "proxy_inside": inside,
             "proxy_is_given": is_given,
             # Up to ansible-core 2.18 a value that is no text, number, list or mapping becomes a text.

@@ -2,6 +2,7 @@
 """The list of faults fits the roles and playbooks, and the tests that should notice them are there."""
 
 import ast
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,12 +18,20 @@ def test_names_are_unique() -> None:
     assert len(FAULTS) == len(list(load()))
 
 
+# What a file says, in a form that is equal for two texts that mean the same.
+MEANING: dict[str, Callable[[str], object]] = {
+    ".py": lambda text: ast.dump(ast.parse(text)),
+    ".yml": yaml.safe_load,
+}
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_fault_can_be_applied(name: str) -> None:
     """Its right text is there once, and Ansible could load the wrong file."""
     fault = FAULTS[name]
     right, wrong = (CHECKOUT / fault.file).read_text(), fault.applied(CHECKOUT)
-    assert yaml.safe_load(right) != yaml.safe_load(wrong)
+    meaning = MEANING[Path(fault.file).suffix]
+    assert meaning(right) != meaning(wrong)
 
 
 @pytest.mark.parametrize("name", FAULTS)

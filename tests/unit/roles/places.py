@@ -4,6 +4,8 @@
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from tests.docs import CHECKOUT
 
 Data = dict[str, Any]
@@ -11,6 +13,15 @@ Data = dict[str, Any]
 COLLECTION = "jetson_k3s.cluster"
 ROLES = CHECKOUT / "roles"
 PLUGINS = CHECKOUT / "plugins"
+
+
+def k3s_paths(there: Path, **names: str) -> dict[str, str]:
+    """The variable of role k3s that has its files on a board, with all of them in one directory.
+
+    `names` are others than the real ones.
+    """
+    real = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_paths"]
+    return {kind: f"{there}/{names.get(kind, path.rpartition('/')[2])}" for kind, path in real.items()}
 
 
 def stub_collection(root: Path) -> Path:

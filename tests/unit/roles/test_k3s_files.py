@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_registries as registries
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network, jetson_services
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
 
-from tests.unit.roles.places import ROLES, Data
+from tests.unit.roles.places import Data, k3s_paths
 from tests.unit.roles.playing import Run, play_text, run_module
 from tests.unit.roles.preflight_facts import GOOD
 
@@ -34,7 +35,7 @@ REGISTRIES = {
         }
     },
 }
-HEADER = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_registries_header"]
+HEADER = k3s_files.REGISTRIES_HEADER
 NO_ADDRESSES = ("a.example:5000", "ftp://a.example", "https://", "http://a:port", "", 7)
 
 
@@ -240,10 +241,8 @@ def configure(
         "there": str(there),
         "k3s_version": "v1.33.5+k3s1",
         "k3s_container_runtime": "containerd",
-        "__k3s_files": [],
-        "__k3s_config_path": f"{there}/{{{{ inventory_hostname }}}}.yaml",
-        "__k3s_registries_path": str(there / "registries.yaml"),
-        "__k3s_credentials_path": str(there / "config.json"),
+        "preflight_bundle_info": {"indexed": False, "versions": {}, "files": {}},
+        "__k3s_paths": k3s_paths(there, config="{{ inventory_hostname }}.yaml", k3s="link"),
         "__k3s_marker": str(there / "run/restart"),
     }
     return play_text(there, CONFIGURE, *arguments, groups=groups, variables=given | variables, fails=fails)

@@ -8,7 +8,7 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration, k3s_files
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as preflight
@@ -20,36 +20,6 @@ from tests.planted import COMMAND, EXEC_START
 from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
-
-URL = "https://10.0.0.1:6443"
-
-
-def board(**changes: Any) -> Data:
-    return {
-        "role": "server",
-        "first": True,
-        "servers": 1,
-        "node": "jetson-1",
-        "address": "10.0.0.1",
-        "container_runtime": "docker",
-        "pause_image": "pause:1",
-        "reserved_memory": "",
-    } | changes
-
-
-def test_single_server_needs_no_token_and_no_etcd() -> None:
-    assert k3s.configuration(board(), server_url=URL) == {
-        "docker": True,
-        "node-name": "jetson-1",
-        "pause-image": "pause:1",
-        "tls-san": ["10.0.0.1"],
-    }
-
-
-def test_memory_of_gpu_units_is_reserved_beside_the_owners_kubelet_arguments() -> None:
-    config = k3s.configuration(board(reserved_memory="2Gi"), server_url=URL)
-    assert config["kubelet-arg+"] == ["system-reserved=memory=2Gi"]
-    assert "kubelet-arg" not in config
 
 
 @pytest.mark.parametrize(
@@ -84,7 +54,7 @@ def test_own_url_has_the_servers_port(plan: Data, port: int) -> None:
 
 @pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])
 def test_units_command_is_found(shown: str, command: str | None) -> None:
-    assert k3s.unit_command(shown) == command
+    assert k3s_files.unit_command(shown) == command
 
 
 # As K3s 1.19 and 1.33 print it.
@@ -191,7 +161,7 @@ def test_secrets_are_those_that_boards_hide() -> None:
 )
 def test_lists_of_inventory_and_role_are_merged(inventory: Data, both: Data) -> None:
     ours = {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]}
-    assert k3s.merged(inventory, ours) == both
+    assert k3s_configuration.merged(inventory, ours) == both
 
 
 OURS = {"node-name": "jetson-1", "docker": True, "kubelet-arg+": ["system-reserved=memory=2Gi"]}
@@ -206,7 +176,7 @@ def read(root: Path, files: dict[str, str], inventory: Data, ours: Data = OURS, 
         path.write_text(text)
     facts = {"files": services.k3s_files(str(root)), "environment": services.k3s_environment(str(root), {})}
     role = "agent" if ours is AGENT else "server"
-    read = reading.reading(facts, role, inventory, k3s.merged(inventory, ours), migrated)
+    read = reading.reading(facts, role, inventory, k3s_configuration.merged(inventory, ours), migrated)
     refused = options.refused(read, inventory, ours, role)
     judged: Data = reading.judged(read["options"])
     return judged | {"unread": read["unread"], "refused": refused}

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s as address
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_boards as of_boards
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_etcd as of_etcd
 from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_identity as of_identity
@@ -690,7 +691,7 @@ def test_node_gets_the_address_towards_its_server(
     facts = board(f"eth0 {LAN}/24", f"wwan0 {LTE}/30", "eth0 fd00::12/64", **changes)
     devices = {LAN: "eth0", LTE: "wwan0"}
     expected = {"node-ip": chosen, "flannel-iface": devices[chosen]} if chosen else {}
-    assert address.node_address(facts, config, role) == expected
+    assert k3s_configuration.node_address(facts, config, role) == expected
 
 
 ETCD = data("etcd")["__preflight_etcd"]

@@ -29,7 +29,7 @@ from tests.acceptance.site import proxy as serving_proxy
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
 from tests.planted import PLANTED, leaked, processes, watched
-from tests.unit.roles.places import ROLES, Data
+from tests.unit.roles.places import ROLES, Data, k3s_paths
 from tests.unit.roles.playing import Run, answer, play_text, run_module
 from tests.unit.roles.preflight_facts import with_facts
 
@@ -450,9 +450,11 @@ HOSTS = """\
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_no_proxy }}"}
     - ansible.builtin.copy:
-        content: "{{ [preflight_no_proxy, __k3s_proxy, __nvidia_docker_proxy] | to_json }}"
+        content: "{{ [preflight_no_proxy, of_k3s, __nvidia_docker_proxy] | to_json }}"
         dest: "{{ there }}/{{ inventory_hostname }}.json"
         mode: "0600"
+      vars:
+        of_k3s: "{{ __k3s_proxy | jetson_k3s.cluster.proxy_environment(__k3s_without_proxy) }}"
 """
 
 
@@ -547,12 +549,10 @@ FACTS: Data = {
 
 def configure(there: Path, release: str, *arguments: str, **variables: Any) -> tuple[Run, Data]:
     """Run role k3s' configuration of this machine, with its unit and its files in `there`."""
-    unit = "{{ lookup('ansible.builtin.template', 'k3s.service.j2') }}"
     given = {
         "facts": FACTS, "there": str(there), "k3s_version": "v1.33.5+k3s1",
-        "__k3s_files": [{"path": f"{there}/k3s.service", "content": unit, "mode": "0644"}],
-        "__k3s_config_path": f"{there}/config.yaml", "__k3s_proxy_path": f"{there}/jetson-k3s.env",
-        "__k3s_marker": f"{there}/run/restart",
+        "preflight_bundle_info": {"indexed": False, "versions": {}, "files": {}},
+        "__k3s_paths": k3s_paths(there), "__k3s_marker": f"{there}/run/restart",
     }  # fmt: skip
     run = play_text(
         there, CONFIGURE, *arguments, variables=given | variables, PYTHONPATH=python_path(release)

@@ -12,6 +12,7 @@ import yaml
 
 from tests.docs import CHECKOUT
 from tests.planted import EXEC_START, FLAGS, JOURNAL, PLANTED, UNIT, leaked, processes, watched
+from tests.unit.roles.places import k3s_paths
 from tests.unit.roles.playing import Run, play
 
 PROXY = f"http://somebody:{PLANTED['proxy']}@proxy.example:3128"
@@ -98,10 +99,8 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     unit.write_text(UNIT)
     variables = {
         "jetson_k3s_confirm": ["migrate"],
-        "__k3s_config_shown": [],
-        "__k3s_files": [{"path": str(unit), "content": "ours\n", "mode": "0644"}],
-        "__k3s_kubectl_link": [{"path": str(tmp_path / "kubectl"), "link": "k3s"}],
-        "__k3s_migrated_path": str(config),
+        "preflight_bundle_info": {"indexed": False, "versions": {"k3s_version": "v1.33.5+k3s1"}, "files": {}},
+        "__k3s_paths": k3s_paths(tmp_path, unit="k3s.service"),
         "__k3s_marker": str(tmp_path / "marker"),
         "__k3s_token_file": str(tmp_path / "token"),
         "__k3s_agent_token_file": str(tmp_path / "agent-token"),
@@ -123,5 +122,5 @@ def test_taking_over_keeps_the_secrets_and_does_not_tell_them(tmp_path: Path, pr
     assert {"token", "agent-token"}.isdisjoint(kept)
     assert kept == {name: value for name, value in FLAGS.items() if "token" not in name}
     assert stat.S_IMODE(config.stat().st_mode) == 0o600
-    assert "+ours" in run.stdout
+    assert "+ExecStart=/usr/local/bin/k3s server" in run.stdout
     assert (tmp_path / "token").read_text().strip() == PLANTED["token"]

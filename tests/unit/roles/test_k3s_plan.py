@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What role k3s decides for a board: its own settings of K3s, the files, and which of them are secret."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration as configuring
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files as planning
+
+from tests.unit.roles.places import ROLES, Data
+
+CONSTANTS = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
+PATHS = CONSTANTS["__k3s_paths"]
+URL = "https://10.0.0.1:6443"
+BUNDLE: Data = {"indexed": True, "versions": {"pause_image": "pause:1"}, "files": {}}
+DOWNLOAD: Data = {"indexed": False, "versions": {"k3s_version": "v1.33.5+k3s1"}, "files": {}}
+CONFIG: Data = {
+    "role": "server",
+    "first": True,
+    "servers": ["jetson-1"],
+    "node": "jetson-1",
+    "address": "10.0.0.1",
+    "server_url": URL,
+    "container_runtime": "docker",
+    "token_file": "/etc/token",
+    "has_token": False,
+    "agent_token_file": "/etc/agent-token",
+    "has_agent_token": False,
+    "config": {},
+    "device_plugin": {},
+    "migrates": False,
+}
+AGENT: Data = {"role": "agent", "first": False, "node": "jetson-2", "address": "10.0.0.2"}
+THREE: Data = {"servers": ["jetson-1", "jetson-2", "jetson-3"]}
+UNITS: Data = {"sharing": {"units": {"memoryTotal": "2Gi"}}}
+
+
+def config(**changes: Any) -> Any:
+    return CONFIG | changes
+
+
+@pytest.mark.parametrize(
+    ("bundle", "settings", "expected"),
+    [
+        # A single server needs no token and no etcd.
+        (BUNDLE, {}, {"docker": True, "pause-image": "pause:1", "tls-san": ["10.0.0.1"]}),
+        # K3s' own image where the board downloads it.
+        (DOWNLOAD, {}, {"docker": True, "tls-san": ["10.0.0.1"]}),
+        (DOWNLOAD, {"container_runtime": "containerd"}, {"tls-san": ["10.0.0.1"]}),
+        # By which agents reach it, not by which Ansible does.
+        (
+            DOWNLOAD,
+            {"server_url": "https://[fd00::1]:6443", "container_runtime": "containerd"},
+            {"tls-san": ["fd00::1"]},
+        ),
+        (
+            DOWNLOAD,
+            {"has_token": True, "has_agent_token": True},
+            {
+                "docker": True,
+                "tls-san": ["10.0.0.1"],
+                "agent-token-file": "/etc/agent-token",
+                "token-file": "/etc/token",
+            },
+        ),
+        (DOWNLOAD, THREE, {"docker": True, "tls-san": ["10.0.0.1"], "cluster-init": True}),
+        # Others join the first one, always with a token, and have their own address.
+        (
+            DOWNLOAD,
+            THREE | {"first": False, "address": "10.0.0.3"},
+            {"docker": True, "tls-san": ["10.0.0.3"], "server": URL, "token-file": "/etc/token"},
+        ),
+        (
+            DOWNLOAD,
+            AGENT | {"has_agent_token": True},
+            {"docker": True, "server": URL, "token-file": "/etc/token"},
+        ),
+        # The owner's kubelet arguments stay.
+        (
+            DOWNLOAD,
+            {"device_plugin": UNITS},
+            {"docker": True, "tls-san": ["10.0.0.1"], "kubelet-arg+": ["system-reserved=memory=2Gi"]},
+        ),
+    ],
+)
+def test_role_says_what_makes_the_board_a_node_of_its_cluster(
+    bundle: Data, settings: Data, expected: Data
+) -> None:
+    wanted = expected | {"node-name": (CONFIG | settings)["node"]}
+    assert configuring.configuration(bundle, config(**settings)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("device_plugin", "memory"),
+    [
+        (UNITS, "2Gi"),
+        ({"sharing": {"dra": {"mode": "capacity", "memoryTotal": "4Gi"}}}, "4Gi"),
+        ({"sharing": {"dra": {"mode": "replicas", "memoryTotal": "4Gi"}}}, ""),
+        ({"sharing": {"dra": {"memoryTotal": "4Gi"}}}, ""),
+        ({"sharing": {"replicas": 4}}, ""),
+        ({}, ""),
+        # Preflight refuses these in its own words.
+        ([], ""),
+        ({"sharing": None}, ""),
+        ({"sharing": {"units": [1]}}, ""),
+    ],
+)
+def test_gpu_memory_in_units_is_reserved(device_plugin: Any, memory: str) -> None:
+    assert configuring.reserved_memory(device_plugin) == memory
+
+
+LAN = [{"device": "eth0", "address": "10.0.0.2/24"}]
+JETSON: Data = {
+    "network": {"addresses": [], "routes": [], "towards_server": None},
+    "k3s": {
+        "server": {"installed": False, "command": None},
+        "agent": {"installed": False, "command": "k3s agent --docker --flannel-backend none"},
+        "node_ip": {"owner": [], "role": None},
+        "kubectl": None,
+        "registries": None,
+        "credentials": None,
+    },
+}
+ROUTED: Data = JETSON | {"network": {"addresses": LAN, "routes": [], "towards_server": "10.0.0.2"}}
+FILES: Data = {
+    "paths": PATHS,
+    "unit": "[Unit]\n",
+    "binary": "/usr/local/bin/k3s-v1.33.5+k3s1",
+    "registries": {},
+    "proxy": {},
+    "no_proxy": [],
+}
+PASSWORD = "planted-password"
+REGISTRIES = {"configs": {"r.example": {"auth": {"username": "a", "password": PASSWORD}}}}
+PROXY, SECRET_PROXY = ({"http_proxy": f"http://{login}proxy:1"} for login in ("", f"u:{PASSWORD}@"))
+
+
+def facts(**k3s: Any) -> Data:
+    return JETSON | {"k3s": JETSON["k3s"] | k3s}
+
+
+def files(jetson: Data = JETSON, of_k3s: Data = CONFIG, **settings: Any) -> dict[str, planning.File]:
+    """The files by the names of their paths, without the ones of every board."""
+    given: Any = CONFIG | of_k3s, FILES | settings
+    found = planning.files(jetson, DOWNLOAD, *given)
+    kinds = {path: kind for kind, path in PATHS.items()}
+    return {kinds[one["path"]]: one for one in found}
+
+
+def secrets(jetson: Data = JETSON, of_k3s: Data = CONFIG, **settings: Any) -> dict[str, str]:
+    given: Any = CONFIG | of_k3s, FILES | settings
+    found = planning.secrets(jetson, DOWNLOAD, *given)
+    return {kind: found[path] for kind, path in PATHS.items() if path in found}
+
+
+def test_every_board_gets_configuration_unit_and_links() -> None:
+    found = files()
+    assert list(found) == ["config", "unit", "k3s", "environment", "kubectl"]
+    assert (found["config"]["mode"], found["unit"]["mode"]) == ("0600", "0644")
+    assert yaml.safe_load(found["config"]["content"])["node-name"] == "jetson-1"
+    assert found["unit"]["content"] == "[Unit]\n"
+    # Beside the binary with its version, so that going back is one link.
+    assert (found["k3s"]["link"], found["kubectl"]["link"]) == ("k3s-v1.33.5+k3s1", "k3s")
+    assert found["environment"]["absent"]
+    assert secrets() == {}
+
+
+@pytest.mark.parametrize(
+    ("kubectl", "link"), [(None, True), (PATHS["kubectl"], True), ("/usr/bin/kubectl", False)]
+)
+def test_kubectl_of_the_owner_stays(kubectl: str | None, link: bool) -> None:
+    assert ("kubectl" in files(facts(kubectl=kubectl))) is link
+
+
+@pytest.mark.parametrize(
+    ("runtime", "registries", "written", "secret", "removed"),
+    [
+        ("containerd", {}, (None, None), [], []),
+        ("containerd", REGISTRIES, (None, None), ["registries"], []),
+        ("docker", REGISTRIES, (None, None), ["credentials"], []),
+        # With Docker, mirrors alone make no file.
+        ("docker", {"mirrors": {"docker.io": None}}, (None, None), [], []),
+        # The role's files go with their reason, and an owner's stay.
+        ("containerd", {}, ("role", "role"), [], ["registries", "credentials"]),
+        ("containerd", {}, ("owner", "owner"), [], []),
+        ("docker", REGISTRIES, ("role", "role"), ["credentials"], ["registries"]),
+        ("containerd", REGISTRIES, ("role", "role"), ["registries"], ["credentials"]),
+    ],
+)
+def test_credentials_of_registries_are_where_the_runtime_reads_them(
+    runtime: str,
+    registries: Data,
+    written: tuple[str | None, str | None],
+    secret: list[str],
+    removed: list[str],
+) -> None:
+    jetson, of_k3s = facts(registries=written[0], credentials=written[1]), {"container_runtime": runtime}
+    found = files(jetson, of_k3s, registries=registries)
+    assert [kind for kind, one in found.items() if one.get("secret")] == secret
+    assert [kind for kind, one in found.items() if one.get("absent") and kind != "environment"] == removed
+    texts = secrets(jetson, of_k3s, registries=registries)
+    assert list(texts) == secret
+    assert all(found[kind]["mode"] == "0600" for kind in secret)
+    assert PASSWORD not in str(found)
+
+
+@pytest.mark.parametrize(
+    ("settings", "of_k3s", "secret"),
+    [
+        ({}, {}, []),
+        ({}, {"config": {"debug": True}}, []),
+        ({}, {"config": {"vpn-auth": PASSWORD}}, ["config"]),
+        ({"proxy": PROXY}, {}, []),
+        ({"proxy": SECRET_PROXY}, {}, ["environment"]),
+        (
+            {"proxy": SECRET_PROXY, "registries": REGISTRIES},
+            {"config": {"token": PASSWORD}, "container_runtime": "containerd"},
+            ["config", "environment", "registries"],
+        ),
+    ],
+)
+def test_text_with_a_secret_is_apart_from_what_is_shown(
+    settings: Data, of_k3s: Data, secret: list[str]
+) -> None:
+    found, texts = files(of_k3s=of_k3s, **settings), secrets(of_k3s=of_k3s, **settings)
+    assert sorted(kind for kind, one in found.items() if one.get("secret")) == sorted(texts) == secret
+    assert all("content" not in found[kind] for kind in secret)
+    assert PASSWORD not in str(found)
+    assert all(PASSWORD in text for text in texts.values())
+
+
+def test_proxy_is_an_environment_file() -> None:
+    found = files(proxy=PROXY, no_proxy=["localhost", ".svc"])["environment"]
+    *_, first, second, third = found["content"].splitlines()
+    assert (first, second) == ("HTTP_PROXY=http://proxy:1", "HTTPS_PROXY=http://proxy:1")
+    assert (third, found["mode"]) == ("NO_PROXY=localhost,.svc", "0600")
+
+
+@pytest.mark.parametrize(
+    ("jetson", "of_k3s", "address"),
+    [
+        (JETSON, AGENT, {}),
+        (ROUTED, AGENT, {"node-ip": "10.0.0.2", "flannel-iface": "eth0"}),
+        (ROUTED, AGENT | {"config": {"node-ip": "10.9.0.2"}}, {"node-ip": "10.9.0.2"}),
+    ],
+)
+def test_address_that_the_role_chooses_has_a_comment(jetson: Data, of_k3s: Data, address: Data) -> None:
+    text = files(jetson, of_k3s)["config"]["content"]
+    written = yaml.safe_load(text)
+    assert {key: written[key] for key in ("node-ip", "flannel-iface") if key in written} == address
+    assert (planning.ADDRESS_HEADER in text) is ("flannel-iface" in address)
+    # What K3s will read is what the file says.
+    given: Any = CONFIG | of_k3s
+    planned = configuring.plan(jetson, DOWNLOAD, given)["settings"]
+    assert (planned["node-ip"], planned["node-name"]) == (address.get("node-ip"), written["node-name"])
+
+
+@pytest.mark.parametrize(("migrates", "backend"), [(True, "none"), (False, None)])
+def test_flags_of_the_stock_script_are_planned_where_they_are_taken_over(
+    migrates: bool, backend: str | None
+) -> None:
+    planned = configuring.plan(JETSON, DOWNLOAD, config(**AGENT, migrates=migrates))
+    assert planned["settings"]["flannel-backend"] == backend
+
+
+def test_plan_of_a_board_has_no_secret() -> None:
+    planned = configuring.plan(JETSON, DOWNLOAD, config(config={"datastore-endpoint": PASSWORD}))
+    assert planned["external_datastore"] is True
+    assert PASSWORD not in str(planned)
+
+
+def test_flags_of_a_unit_become_a_file() -> None:
+    shown = f"{{ path=/k3s ; argv[]=/k3s agent --docker --token {PASSWORD} --debug ; ignore_errors=no }}"
+    (found,) = planning.migrated_file(shown, PATHS["migrated"])
+    assert (found["path"], found["mode"]) == (PATHS["migrated"], "0600")
+    assert yaml.safe_load(found["content"]) == {"debug": True}
