@@ -384,9 +384,11 @@ def test_binary_of_the_bundle_is_used_only_with_its_sha256(tmp_path: Path, arriv
     files = {"k3s-arm64": {"sha256": digest}}
     variables = {
         "jetson_k3s_bundle": str(tmp_path),
-        "preflight_bundle_info": {"path": str(tmp_path), "versions": {"k3s_version": "v1"}, "files": files},
+        "preflight_bundle_info": {
+            "path": str(tmp_path), "indexed": True, "versions": {"k3s_version": "v1"}, "files": files,
+        },
         "__k3s_binary": str(tmp_path / "k3s"),
         "__k3s_marker": str(tmp_path / "run/restart"),
-    }
+    }  # fmt: skip
     run = play_text(tmp_path, BINARY, variables=variables, fails=not arrives)
     assert ("It was not made the active K3s." in run.said) is not arrives

@@ -9,13 +9,18 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration as configuring
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_version
 
 from tests.unit.roles.places import ROLES, Data
 
 CONSTANTS = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
 PATHS = CONSTANTS["__k3s_paths"]
 URL = "https://10.0.0.1:6443"
-BUNDLE: Data = {"indexed": True, "versions": {"pause_image": "pause:1"}, "files": {}}
+BUNDLE: Data = {
+    "indexed": True,
+    "versions": {"k3s_version": "v1.34.1+k3s1", "pause_image": "pause:1"},
+    "files": {},
+}
 DOWNLOAD: Data = {"indexed": False, "versions": {"k3s_version": "v1.33.5+k3s1"}, "files": {}}
 CONFIG: Data = {
     "role": "server",
@@ -36,6 +41,32 @@ CONFIG: Data = {
 AGENT: Data = {"role": "agent", "first": False, "node": "jetson-2", "address": "10.0.0.2"}
 THREE: Data = {"servers": ["jetson-1", "jetson-2", "jetson-3"]}
 UNITS: Data = {"sharing": {"units": {"memoryTotal": "2Gi"}}}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "configured", "expected"),
+    [
+        # A bundle has one K3s, also where the inventory names another one.
+        (BUNDLE, "", "v1.34.1+k3s1"),
+        (BUNDLE, "v1.30.0+k3s1", "v1.34.1+k3s1"),
+        # Without a bundle: that of the inventory, else the newest that this release knows.
+        (DOWNLOAD, "", "v1.33.5+k3s1"),
+        (DOWNLOAD, "v1.30.0+k3s1", "v1.30.0+k3s1"),
+    ],
+)
+def test_version_of_k3s_is_the_bundles_or_the_inventorys(
+    bundle: Data, configured: str, expected: str
+) -> None:
+    assert k3s_version.wanted_version(bundle, configured) == expected
+    others = bundle["versions"].keys() - {"k3s_version"}
+    found = k3s_version.wanted_versions(bundle, configured)
+    assert found == {name: bundle["versions"][name] for name in others} | {"k3s_version": expected}
+
+
+def test_damaged_bundle_has_no_versions() -> None:
+    """Preflight names what is wrong with it."""
+    damaged = {"indexed": True, "versions": {}, "files": {}}
+    assert k3s_version.wanted_versions(damaged, "v1.30.0+k3s1") == {}
 
 
 def config(**changes: Any) -> Any:

@@ -347,7 +347,8 @@ PLAYBOOK = """\
     - ansible.builtin.set_fact:
         jetson: "{{ given | combine({'hostname': inventory_hostname}) }}"
         cacheable: true
-    - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {k3s_version: v1.36.2+k3s1}, files: {}}}
+    - ansible.builtin.set_fact:
+        preflight_bundle_info: {indexed: false, versions: {k3s_version: v1.36.2+k3s1}, files: {}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.debug:

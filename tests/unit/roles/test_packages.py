@@ -211,7 +211,7 @@ INSTALLED = """\
         jetson: "{{ given }}"
         cacheable: true
     - ansible.builtin.set_fact:
-        preflight_bundle_info: {versions: "{{ bundled }}"}
+        preflight_bundle_info: {indexed: true, versions: "{{ bundled }}"}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: installed}
 """
 

@@ -402,7 +402,7 @@ PLAYBOOK = """\
   vars_files: [CONTEXT, INVENTORY]
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
-    - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {}, files: "{{ files }}"}}
+    - ansible.builtin.set_fact: {preflight_bundle_info: {indexed: true, versions: {}, files: "{{ files }}"}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.debug:

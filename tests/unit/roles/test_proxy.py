@@ -445,7 +445,7 @@ HOSTS = """\
     - ansible.builtin.set_fact:
         jetson: "{{ given | combine({'network': {'addresses': lan}}, recursive=true) }}"
         cacheable: true
-    - ansible.builtin.set_fact: {preflight_bundle_info: {versions: {}, files: {}}}
+    - ansible.builtin.set_fact: {preflight_bundle_info: {indexed: false, versions: {}, files: {}}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
     - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_no_proxy }}"}
@@ -605,6 +605,7 @@ def test_binary_is_downloaded_by_the_proxy_and_the_mirror_with_their_passwords(
 """
     variables = {
         "k3s_version": "v1", "jetson_k3s_proxy": {"http_proxy": site.url},
+        "preflight_bundle_info": {"indexed": False, "versions": {}, "files": {}},
         "k3s_release_url": f"http://mirror:{PLANTED['token']}@mirror.invalid",
         "__k3s_binary": str(tmp_path / "k3s"), "__k3s_marker": str(tmp_path / "run/restart"),
     }  # fmt: skip
