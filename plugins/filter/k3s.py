@@ -7,6 +7,8 @@ from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
+from ansible.module_utils.parsing.convert_bool import boolean
+
 
 def _listed(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
@@ -42,12 +44,22 @@ def boards(names: list[str], variables: Any) -> dict[str, list[str]]:
     return {name: literal_addresses(said(name)) for name in names}
 
 
-def servers(answers: list[dict[str, Any]], nodes: dict[str, str]) -> dict[str, str]:
-    """The id of each server's boot by node, '' for a server that did not answer.
+def servers(locks: dict[str, Any], variables: Any, quorum: Any) -> dict[str, str]:
+    """The id of each other server's boot by node, '' for a server that did not answer.
 
-    `answers` are of run_lock with state read, `nodes` are the names of nodes by inventory name, where known.
+    `locks` are of run_lock with state read, `variables` Ansible's hostvars. Without `quorum` nobody has to
+    know: the locks may be of an earlier step.
     """
+    answers = locks.get("results", []) if boolean(quorum) else []
+    nodes = {one["item"]: variables[one["item"]].get("preflight_node") for one in answers}
     return {nodes[one["item"]] or one["item"].lower(): one.get("boot_id", "") for one in answers}
+
+
+def asked_url(asked: str, first: str, server_url: str, variables: Any) -> str:
+    """The address of the server for kubectl. `server_url` leads to the first one of the inventory."""
+    if asked == first:
+        return server_url
+    return f"https://{url_host(variables[asked].get('ansible_host') or asked)}:6443"
 
 
 class FilterModule:
@@ -56,6 +68,7 @@ class FilterModule:
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
         return {
+            "k3s_asked_url": asked_url,
             "k3s_boards": boards,
             "k3s_servers": servers,
             "k3s_url_host": url_host,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 DAY_SECONDS = 86400
@@ -48,12 +49,26 @@ def _server_ca(k3s: dict[str, Any], path: str) -> str | None:
     return next((one["digest"] for one in files if one["path"].endswith("/" + path)), None)
 
 
+def renewals(k3s: dict[str, Any], server: Mapping[str, Any], now: float) -> Iterator[str]:
+    """Why K3s is to start again although its settings are the same, each in a sentence.
+
+    `server` are the facts of the server for kubectl, {} where this run has none. It signs the agents'
+    certificates and sets their duration.
+    """
+    theirs = server.get("k3s")
+    certificates = expiring(k3s, int((theirs or k3s)["certificates"]["valid_days"]), now)
+    if certificates:
+        names = ", ".join(one["name"] for one in certificates)
+        yield (
+            "K3s renews certificates that end soon when it starts, so it is to start again: " + names + "."
+        )
+    if other_ca(k3s, theirs):
+        yield "The cluster has other CAs. K3s gets them when it starts, so it is to start again."
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
-        return {
-            "k3s_expiring": expiring,
-            "k3s_other_ca": other_ca,
-        }
+        return {"k3s_renewals": lambda *given: [*renewals(*given)]}

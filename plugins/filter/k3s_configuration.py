@@ -160,6 +160,15 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
     }
 
 
+def own_url(planned: Mapping[str, Any]) -> str:
+    """K3s on the board itself, which is a server, by a plan or {}.
+
+    The port of k3s_server_url may be that of a load balancer.
+    """
+    port = planned.get("settings", {}).get("https-listen-port") or "6443"
+    return f"https://127.0.0.1:{port}"
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -167,6 +176,7 @@ class FilterModule:
         """The filters, prefixed by the role's name. Texts of a board are marked as unsafe."""
         return {
             "k3s_node_address": node_address,
+            "k3s_own_url": own_url,
             "k3s_plan": lambda *given: wrap_var(plan(*given)),
             "k3s_reserved_memory": reserved_memory,
         }

@@ -13,6 +13,10 @@ from typing import Any
 
 # What comes before the secret in a full token. As in module_utils/k3s_token.py, which filters cannot import.
 BEFORE_SECRET = re.compile(r"^K10[0-9a-f]{64}::([^:]+:)?")
+# A hash of the CA, as a full token begins.
+CA_HASH = re.compile(r"K10[0-9a-f]{64}")
+# Does not outlive a change of the CAs: a token with the hash of one, and one of `k3s token create`.
+OF_CA = re.compile(r"\s*(K10|[a-z0-9]{6}[.][a-z0-9]{16}\s*$)")
 # What the module slurp says of a file that does not exist.
 NO_FILE = re.compile("file not found:", re.IGNORECASE)
 
@@ -57,9 +61,33 @@ def agents_token(cluster: dict[str, Any], given: str, servers: str) -> str:
     return str(servers or cluster["agent"] or cluster["server"])
 
 
+def has_agent_token(cluster: dict[str, Any], given: bool, first: dict[str, Any]) -> bool:
+    """Does the cluster have a token of agents, or does it start with one now?
+
+    `given`: the inventory has one. `first` is of module k3s_agent_token, {} where it has not run.
+    """
+    return bool(given or cluster["own"] or first.get("own"))
+
+
+def names_ca(tokens: list[str]) -> bool:
+    """Is one of the tokens of no use after a change of the CAs?"""
+    return any(OF_CA.match(token) for token in tokens)
+
+
+def ca_hash(text: str) -> str:
+    """The hash of the CA, as read from a server's token; '' for another text."""
+    return text if CA_HASH.fullmatch(text) else ""
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, all prefixed by the role's name."""
-        return {"k3s_agents_token": agents_token, "k3s_cluster_tokens": cluster_tokens}
+        return {
+            "k3s_agents_token": agents_token,
+            "k3s_ca_hash": ca_hash,
+            "k3s_cluster_tokens": cluster_tokens,
+            "k3s_has_agent_token": has_agent_token,
+            "k3s_names_ca": names_ca,
+        }

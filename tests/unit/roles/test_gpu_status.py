@@ -447,3 +447,25 @@ def ca(path: str, digest: str, started: float | None = NOW) -> Data:
 )
 def test_restart_is_due_after_a_change_of_cas(mine: Data, server: Data | None, other: bool) -> None:
     assert certificates.other_ca(mine, server) is other
+
+
+@pytest.mark.parametrize(
+    ("mine", "server", "reasons"),
+    [
+        ([certificate(200)], {}, []),
+        ([certificate(89)], {}, ["K3s renews certificates that end soon when it starts"]),
+        # The server decides how long a new one is valid.
+        ([certificate(89)], {"valid_days": 30}, []),
+        (
+            [certificate(89), *ca("agent", "old")["certificates"]["files"]],
+            ca("server/tls", "new")["certificates"],
+            ["K3s renews certificates that end soon when it starts", "The cluster has other CAs."],
+        ),
+    ],
+)
+def test_reasons_of_a_restart_are_named(mine: list[Data], server: Data, reasons: list[str]) -> None:
+    started = {"started": NOW - 300 * DAY, "valid_days": 365}
+    theirs = {"k3s": {"certificates": {"files": [], **started, **server}}} if server else {}
+    files = [{"kind": "ca", "ends": NOW + 3650 * DAY, "path": "/x", **one} for one in mine]
+    found = [*certificates.renewals({"certificates": {"files": files, **started}}, theirs, NOW)]
+    assert [one[: len(reason)] for one, reason in zip(found, reasons, strict=True)] == reasons

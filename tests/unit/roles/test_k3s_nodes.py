@@ -221,8 +221,24 @@ def test_server_that_went_down_this_minute_counts_as_down(servers: dict[str, str
 
 
 def test_other_servers_are_known_by_their_nodes() -> None:
-    answers: list[Data] = [{"item": "B.example", "boot_id": "1"}, {"item": "C", "unreachable": True}]
-    assert k3s.servers(answers, {"B.example": "b", "C": ""}) == {"b": "1", "c": ""}
+    locks = {"results": [{"item": "B.example", "boot_id": "1"}, {"item": "C", "unreachable": True}]}
+    variables: Data = {"B.example": {"preflight_node": "b"}, "C": {}}
+    assert k3s.servers(locks, variables, True) == {"b": "1", "c": ""}
+    # Those of an earlier step, and of a single server.
+    assert k3s.servers(locks, variables, "false") == k3s.servers({}, variables, True) == {}
+
+
+@pytest.mark.parametrize(
+    ("asked", "variables", "url"),
+    [
+        ("a", {}, "https://balancer:8443"),
+        ("b", {"b": {"ansible_host": "10.0.0.2"}}, "https://10.0.0.2:6443"),
+        ("b", {"b": {"ansible_host": "fd00::2"}}, "https://[fd00::2]:6443"),
+        ("b", {"b": {}}, "https://b:6443"),
+    ],
+)
+def test_server_for_kubectl_is_known_by_its_address(asked: str, variables: Data, url: str) -> None:
+    assert k3s.asked_url(asked, "a", "https://balancer:8443", variables) == url
 
 
 def test_kubelet_has_to_report_the_boot_of_its_board() -> None:

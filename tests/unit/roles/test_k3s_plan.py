@@ -9,6 +9,8 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration as configuring
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files as planning
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_restart, k3s_supply
+from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_tokens as tokens
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_version
 
 from tests.unit.roles.places import ROLES, Data
@@ -308,3 +310,166 @@ def test_flags_of_a_unit_become_a_file() -> None:
     (found,) = planning.migrated_file(shown, PATHS["migrated"])
     assert (found["path"], found["mode"]) == (PATHS["migrated"], "0600")
     assert yaml.safe_load(found["content"]) == {"debug": True}
+
+
+MIRROR = f"https://me:{PASSWORD}%2F@mirror.example/k3s"
+SUPPLY: Data = {"version": "v1.30.0+k3s1", "sha256": {}, "release_url": "https://github.example/releases"}
+BUNDLED: Data = BUNDLE | {"path": "/bundle", "files": {"k3s-arm64": {"sha256": "ab"}}}
+
+
+@pytest.mark.parametrize(
+    ("bundle", "arch", "settings", "expected"),
+    [
+        (BUNDLED, "aarch64", {}, ("bundle", "v1.34.1+k3s1", "/bundle/k3s-arm64", "ab")),
+        # The inventory's digest is that of a download.
+        (
+            BUNDLED,
+            "aarch64",
+            {"sha256": {"arm64": "cd"}},
+            ("bundle", "v1.34.1+k3s1", "/bundle/k3s-arm64", "ab"),
+        ),
+        (DOWNLOAD, "aarch64", {}, ("download", "v1.30.0+k3s1", "", "")),
+        (DOWNLOAD, "aarch64", {"version": ""}, ("download", "v1.33.5+k3s1", "", "")),
+        (
+            DOWNLOAD,
+            "x86_64",
+            {"sha256": {"amd64": "ef", "arm64": "cd"}},
+            ("download", "v1.30.0+k3s1", "", "ef"),
+        ),
+        (DOWNLOAD, "x86_64", {"sha256": {"arm64": "cd"}}, ("download", "v1.30.0+k3s1", "", "")),
+    ],
+)
+def test_binary_is_the_bundles_or_a_download(
+    bundle: Data, arch: str, settings: Data, expected: tuple[str, str, str, str]
+) -> None:
+    given: Any = SUPPLY | settings
+    found = k3s_supply.supply(bundle, arch, given)
+    assert (found["source"], found["version"], found["file"], found["sha256"]) == expected
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "sums"),
+    [("aarch64", "k3s-arm64", "sha256sum-arm64.txt"), ("x86_64", "k3s", "sha256sum-amd64.txt")],
+)
+def test_addresses_of_a_mirror_have_no_password(arch: str, name: str, sums: str) -> None:
+    given: Any = SUPPLY | {"release_url": MIRROR}
+    found, release = k3s_supply.supply(DOWNLOAD, arch, given), "https://mirror.example/k3s/v1.30.0%2Bk3s1"
+    assert (found["url"], found["checksums"]) == (f"{release}/{name}", f"{release}/{sums}")
+    assert PASSWORD not in str(found)
+    assert k3s_supply.login(MIRROR) == {"username": "me", "password": f"{PASSWORD}/"}
+    assert k3s_supply.login(SUPPLY["release_url"]) == {"username": "", "password": ""}
+
+
+def test_images_are_known_by_the_names_that_containerd_gives_them() -> None:
+    bundled = {"images": {"rancher/pause:1": "a", "busybox:1": "b", "r.example/x:1": "c", "new:1": "d"}}
+    listed = ["docker.io/rancher/pause:1", "docker.io/library/busybox:1", "r.example/x:1"]
+    assert k3s_supply.missing_images(bundled, listed) == ["new:1"]
+
+
+RUNS: Data = {"active": True, "enabled": True}
+OFF: Data = {"active": False, "enabled": True}
+RESTART: Data = {
+    "role": "agent",
+    "staged": True,
+    "configured": {"restart_due": False, "postponed": False},
+    "docker_waits": False,
+    "node": {"cordoned": False},
+    "version": "v1.33.5+k3s1",
+}
+DUE: Data = {"configured": {"restart_due": True, "postponed": False}}
+POSTPONED: Data = {"configured": {"restart_due": False, "postponed": True}}
+
+
+def decided(
+    unit: Data = RUNS, installed: str | None = "v1.33.5+k3s1", **settings: Any
+) -> k3s_restart.Restart:
+    given: Any = RESTART | settings
+    return k3s_restart.restart({"agent": unit, "server": {}, "version": installed}, given)
+
+
+@pytest.mark.parametrize(
+    ("unit", "settings", "true"),
+    [
+        (RUNS, {}, ["postpones"]),
+        (RUNS, {"staged": False}, []),
+        # Before its tasks have run.
+        (RUNS, {"configured": {}, "node": {}}, ["postpones"]),
+        # Role rolling_restart restarts a running K3s.
+        (RUNS, DUE, ["due", "postpones", "waits", "gated"]),
+        (RUNS, POSTPONED, ["postpones", "waits", "gated"]),
+        (RUNS, {"docker_waits": True}, ["postpones", "waits", "gated"]),
+        (RUNS, {"docker_waits": "True", "staged": "yes"}, ["postpones", "waits", "gated"]),
+        (RUNS, {"node": {"cordoned": True}}, ["postpones", "gated"]),
+        # That role itself, and every other run.
+        (RUNS, DUE | {"staged": False}, ["due", "starts"]),
+        (RUNS, {"configured": {"restart_due": True}, "staged": False}, ["due", "starts"]),
+        (RUNS, {"docker_waits": True, "staged": False}, []),
+        (RUNS, {"node": {"cordoned": True}, "staged": False}, []),
+        # A K3s that does not run has no pods to disturb.
+        (OFF, {}, ["starts"]),
+        (OFF, DUE, ["due", "starts"]),
+        (OFF, {"docker_waits": True}, ["starts"]),
+        (RUNS | {"enabled": False}, {}, ["starts"]),
+    ],
+)
+def test_running_k3s_restarts_where_its_pods_can_leave(unit: Data, settings: Data, true: list[str]) -> None:
+    assert [name for name, value in decided(unit, **settings).items() if value] == true
+
+
+@pytest.mark.parametrize(
+    ("installed", "settings", "upgrades"),
+    [
+        ("v1.33.5+k3s1", DUE, False),
+        ("v1.33.1+k3s1", DUE, False),
+        ("v1.32.9+k3s1", DUE, True),
+        ("v1.3.5+k3s1", DUE, True),
+        (None, DUE, False),
+        ("v1.32.9+k3s1", {}, False),
+        ("v1.32.9+k3s1", DUE | {"staged": False}, False),
+    ],
+)
+def test_pending_restart_with_another_minor_version_is_known(
+    installed: str | None, settings: Data, upgrades: bool
+) -> None:
+    assert decided(installed=installed, **settings)["upgrades"] is upgrades
+
+
+HASH = "K10" + "0a" * 32
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        (["", ""], False),
+        (["plain", "also:plain"], False),
+        ([f"{HASH}::server:x", ""], True),
+        (["", f" {HASH}::x"], True),
+        (["abcdef.0123456789abcdef", ""], True),
+        (["abcdef.0123456789abcdef0", ""], False),
+    ],
+)
+def test_token_that_a_change_of_cas_ends_is_known(given: list[str], named: bool) -> None:
+    assert tokens.names_ca(given) is named
+
+
+@pytest.mark.parametrize(
+    ("text", "found"), [(HASH, HASH), ("", ""), ("K10ab", ""), (f"{HASH}::server:x", "")]
+)
+def test_only_the_hash_of_a_ca_is_taken_from_a_token(text: str, found: str) -> None:
+    assert tokens.ca_hash(text) == found
+
+
+@pytest.mark.parametrize(
+    ("own", "given", "first", "expected"),
+    [
+        (False, False, {}, False),
+        (True, False, {}, True),
+        (False, True, {}, True),
+        (False, False, {"own": True}, True),
+        (False, False, {"skipped": True}, False),
+    ],
+)
+def test_token_of_agents_is_the_clusters_the_inventorys_or_new(
+    own: bool, given: bool, first: Data, expected: bool
+) -> None:
+    assert tokens.has_agent_token({"own": own}, given, first) is expected

@@ -5,9 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
-import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration, k3s_files
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
@@ -44,12 +42,14 @@ def test_flags_become_keys(command: str | None, expected: Data) -> None:
 
 @pytest.mark.parametrize(
     ("plan", "port"),
-    [({"settings": {"https-listen-port": None}}, 6443), ({"settings": {"https-listen-port": "7443"}}, 7443)],
+    [
+        ({}, 6443),
+        ({"settings": {"https-listen-port": None}}, 6443),
+        ({"settings": {"https-listen-port": "7443"}}, 7443),
+    ],
 )
 def test_own_url_has_the_servers_port(plan: Data, port: int) -> None:
-    url = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())["__k3s_own_url"]
-    variables = {"k3s_plan": plan, "k3s_server_url": "https://balancer:8443"}
-    assert jinja2.Template(url).render(variables) == f"https://127.0.0.1:{port}"
+    assert k3s_configuration.own_url(plan) == f"https://127.0.0.1:{port}"
 
 
 @pytest.mark.parametrize(("shown", "command"), [(EXEC_START, COMMAND), ("ExecStart=\n", None)])

@@ -9,7 +9,7 @@ from tests.docs import CHECKOUT
 from tests.unit.roles.scripted import play_scripted
 
 
-@pytest.mark.parametrize("step", ["nvidia_docker", "gpu_device_plugin"])
+@pytest.mark.parametrize("step", ["nvidia_docker", "k3s", "gpu_device_plugin"])
 def test_step_alone_reads_no_result_of_another(tmp_path: Path, step: str) -> None:
     run, _ = play_scripted(tmp_path, CHECKOUT / "playbooks/site.yml", f"--tags={step}")
     assert "is undefined" not in run.said
