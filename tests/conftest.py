@@ -2,6 +2,7 @@
 """What all tests share: how long they take, which may run at the same time, whose the Docker engine is."""
 
 import logging
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import PurePosixPath
@@ -29,8 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take Ctrl-C as at a terminal: what a shell starts in the background ignores it, and passes that on."""
+    """Set what all tests share. What a shell starts in the background ignores Ctrl-C, and passes that on."""
     recording.start(config)
+    # Ansible's own output says more of a failure. tests/unit/test_progress.py has the checkout's.
+    os.environ.setdefault("ANSIBLE_STDOUT_CALLBACK", "ansible.builtin.default")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
