@@ -73,7 +73,7 @@ class Log:
         return getattr(self._display, name)
 
 
-class Live:
+class StatusLine:
     """The last line of a terminal, which shows what runs now. Anything else that is written replaces it."""
 
     def __init__(self, descriptor: int) -> None:
@@ -127,14 +127,14 @@ class Live:
 
 
 class Above:
-    """A stream of the same terminal, which writes above the live line."""
+    """A stream of the same terminal, which writes above the status line."""
 
-    def __init__(self, stream: TextIO, live: Live) -> None:
+    def __init__(self, stream: TextIO, status: StatusLine) -> None:
         self._stream = stream
-        self._live = live
+        self._status = status
 
     def write(self, text: str) -> int:
-        with self._live.away():
+        with self._status.away():
             return self._stream.write(text)
 
     def __getattr__(self, name: str) -> Any:
@@ -210,16 +210,16 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         super().__init__()
         self._screen = self._display
         self._quiet = self._screen.verbosity == 0
-        self._live: Live | None = None
+        self._status: StatusLine | None = None
         self._terminal = self._quiet and sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
         self._began = time.monotonic()
         self._step: progress.Step | None = None
         self._waiting: list[str] = []
         Interruption()
         if self._terminal:
-            live = self._live = Live(sys.stdout.fileno())
-            sys.stdout = Above(sys.stdout, live)
-            sys.stderr = Above(sys.stderr, live)
+            status = self._status = StatusLine(sys.stdout.fileno())
+            sys.stdout = Above(sys.stdout, status)
+            sys.stderr = Above(sys.stderr, status)
 
     def v2_playbook_on_start(self, playbook: Any) -> None:
         """Open the file, and say where it is."""
@@ -230,7 +230,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 file, where = os.fdopen(descriptor, "w"), f"Ansible's own output is in {path}"
             except OSError as error:
-                file = open(os.devnull, "w")  # noqa: PTH123,SIM115 - for the whole run
+                file = open(os.devnull, "w")  # noqa: PTH123,SIM115 - until the end of the run
                 where = f"Ansible's own output is in no file: {error}"
             self._display = Log(self._screen, file)
             self._say(f"{name}.yml. {where}")
@@ -292,7 +292,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         super().v2_runner_on_unreachable(result)
 
     def v2_on_file_diff(self, result: Any) -> None:
-        """Show a difference that was asked for."""
+        """Show differences with --diff."""
         if self._quiet and context.CLIARGS.get("diff"):
             results = result._result.get("results", [result._result])
             shown = [self._get_diff(one["diff"]) for one in results if one.get("diff") and one.get("changed")]
@@ -331,12 +331,12 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         self._show(task)
 
     def _show(self, task: Any) -> None:
-        if self._live and task and self._step:
+        if self._status and task and self._step:
             boards = f" ({progress.names(self._waiting)})" if self._waiting else ""
             name = task.get_name(include_role_fqcn=False)
-            self._live.show(f"{self._step.name}: {name}{boards}", self._step.began)
-        elif self._live:
-            self._live.show("", 0.0)
+            self._status.show(f"{self._step.name}: {name}{boards}", self._step.began)
+        elif self._status:
+            self._status.show("", 0.0)
 
     def _end_step(self) -> None:
         step, self._step = self._step, None
