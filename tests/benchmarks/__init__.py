@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure a plugin and the memory limit, and count refused pods: `python -m tests.benchmarks[...]`."""
+"""Measure a plugin, its memory limit and site.yml, count refused pods: `python -m tests.benchmarks[...]`."""
