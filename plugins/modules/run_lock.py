@@ -44,6 +44,10 @@ options:
 RETURN = r"""
 other: {type: str, returned: with state read, description: 'The other run that has the lock, or empty.'}
 boot_id: {type: str, returned: with state read, description: The id of the board's boot.}
+ansible_facts:
+  description: C(run_lock_had), that this run has had the lock. It is to be given as C(again) the next time.
+  type: dict
+  returned: with state locked
 """
 
 Data = Dict[str, Any]  # a lock, or a run
@@ -203,8 +207,9 @@ def main() -> None:
         refused = str(error)
     if refused:
         module.fail_json(msg=refused)
+    had = {"run_lock_had": True} if module.params["state"] == "locked" else {}
     # A lock is part of the run, not of the board's configuration: it is no change.
-    module.exit_json(changed=False)
+    module.exit_json(changed=False, ansible_facts=had)
 
 
 if __name__ == "__main__":
