@@ -13,7 +13,4 @@ class FilterModule:
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by their subject."""
-        return {
-            "k3s_wanted_version": k3s_version.wanted_version,
-            "k3s_wanted_versions": k3s_version.wanted_versions,
-        }
+        return {"k3s_wanted_version": k3s_version.wanted_version}

@@ -12,7 +12,9 @@ from typing import Any
 
 import yaml
 from ansible.errors import AnsibleError
+from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import load_extra_vars
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules
 from jinja2 import UndefinedError
 
 Finding = dict[str, str]
@@ -130,20 +132,43 @@ def findings_of_addresses(boards: Iterable[str], hostvars: Mapping[str, Variable
     ]
 
 
-def only_in_inventory(names: Iterable[str], variables: Iterable[Variables]) -> list[str]:
+def only_in_inventory(
+    names: Iterable[str], hosts: Iterable[str], hostvars: Mapping[str, Variables]
+) -> list[str]:
     """Those of the variables that a host has, and that the command line has not given with -e."""
     given = load_extra_vars(None)  # read before, at the start of Ansible
-    there = {name for host in variables for name in names if name in host}
+    there = {name for variables in map(hostvars.__getitem__, hosts) for name in names if name in variables}
     return sorted(there - given.keys())
+
+
+def former(known: Mapping[str, list[str]], hosts: Iterable[str], hostvars: Mapping[str, Variables]) -> str:
+    """The former names among those of the hosts' variables, each with what to set instead; '' without any."""
+    new_names = {old: new for new, all_old in known.items() for old in all_old}
+    there = {name for host in hosts for name in new_names.keys() & set(hostvars[host])}
+    return "; ".join(
+        f"remove {old}, which has no effect"
+        if new_names[old] == "nothing"
+        else f"set {new_names[old]} instead of {old}"
+        for old in sorted(there)
+    )
+
+
+def completed(findings: list[Finding]) -> Any:
+    """The findings with their level and their entry in docs/troubleshooting.md, marked as unsafe."""
+    return wrap_var([*map(preflight_rules.complete, findings)])
 
 
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name."""
+        """The filters, prefixed by the role's name.
+
+        Findings are marked as unsafe, because up to ansible-core 2.18 texts of `hostvars` lose their mark.
+        """
         return {
-            "preflight_addresses": findings_of_addresses,
-            "preflight_common": findings_of_common,
+            "preflight_addresses": lambda *given: completed(findings_of_addresses(*given)),
+            "preflight_common": lambda *given: completed(findings_of_common(*given)),
+            "preflight_former": former,
             "preflight_only_in_inventory": only_in_inventory,
         }

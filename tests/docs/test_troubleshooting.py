@@ -5,7 +5,7 @@ import ast
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 
 from tests.docs import CHECKOUT, markdown
 from tests.docs.markdown import anchor
@@ -14,12 +14,13 @@ from tools.docs import requirements
 
 PAGE = "docs/troubleshooting.md"
 PREFLIGHT, VERIFICATION = "What preflight finds", "What verification finds"
-PLUGINS = CHECKOUT / "plugins/filter"
+PLUGINS = CHECKOUT / "plugins"
 CHECKS = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 # Of findings that are code, the value of the key `id` is a constant, or a condition between constants.
 CODED = {
     part.value
-    for path in PLUGINS.glob("preflight_*.py")
+    for path in PLUGINS.glob("*/preflight_*.py")
+    if path.stem != "preflight_rules"  # the findings of rules that are data
     for node in ast.walk(ast.parse(path.read_text()))
     if isinstance(node, ast.Dict)
     for key, value in zip(node.keys, node.values, strict=True)

@@ -5,7 +5,7 @@ import copy
 from typing import Any
 
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight as preflight_module
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight_module
 
 from tests.unit.roles.places import ROLES
 
@@ -95,8 +95,8 @@ GOOD: dict[str, Any] = {
         "agents_join_with": None,
         "etcd": False,
         "unfinished_restore": None,
-        "server": {"installed": False, "command": None},
-        "agent": {"installed": False, "command": None},
+        "server": {"installed": False, "active": False, "command": None},
+        "agent": {"installed": False, "active": False, "command": None},
         "settings": {"flannel-backend": None, "node-ip": None, "node-name": None},
         "kubelet_arguments": dict.fromkeys(("cgroup-driver", "fail-cgroupv1", "fail-swap-on")),
         "feature_gates": {"kube-apiserver": [], "kube-scheduler": [], "kubelet": []},

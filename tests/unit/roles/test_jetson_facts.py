@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_boards as preflight
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel as kernel
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as firewall
@@ -16,6 +15,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_n
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts as facts
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as preflight
 
 from tests import boards
 from tests.unit.roles.places import ROLES

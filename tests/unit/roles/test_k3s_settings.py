@@ -9,10 +9,10 @@ import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration, k3s_files
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as preflight
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import redact
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_k3s as preflight
 
 from tests.planted import COMMAND, EXEC_START
 from tests.unit.roles.places import ROLES, Data
@@ -339,6 +339,8 @@ def test_file_with_a_secret_is_understood_without_it(tmp_path: Path, text: str) 
     assert "planted" not in str(services.k3s_files(str(tmp_path)))
 
 
+RULES = ("context", "compatibility", "inventory", "kernel", "etcd")
+OF_THE_RUN: Data = {"preflight_accepted": [], "__preflight_restores": False, "__preflight_upgrades": False}
 PLAYBOOK = """\
 - hosts: server,agent
   gather_facts: false
@@ -354,7 +356,7 @@ PLAYBOOK = """\
     - ansible.builtin.debug:
         msg: "{{ inventory_hostname }}: {{ found | map(attribute='id') | join(' ') }};"
       vars:
-        found: "{{ __preflight_facts | jetson_k3s.cluster.preflight_rules(__preflight_matrix) }}"
+        found: "{{ __preflight_compatibility }}"
 """
 
 
@@ -392,13 +394,13 @@ def test_preflight_uses_the_planned_settings(tmp_path: Path, variables: Data, sa
         docker__command=None,
     )
     context = ROLES / "preflight/vars/main"
-    files = ", ".join(str(context / f"{name}.yml") for name in ("context", "compatibility", "kernel"))
+    files = ", ".join(str(context / f"{name}.yml") for name in RULES)
     run = play_text(
         tmp_path,
         PLAYBOOK.replace("CONTEXT", files),
         "-vvv",
         groups={"server": ["one"], "agent": ["two"]},
-        variables={"given": given} | variables,
+        variables={"given": given} | OF_THE_RUN | variables,
     )
     for host, ids in zip(("one", "two"), said, strict=True):
         assert f"{host}: {ids};" in run.said, run.stdout

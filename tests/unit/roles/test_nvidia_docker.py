@@ -10,12 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_iptables as iptables
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config as daemon_config
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_kept_images as kept_images
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 
 from tests.planted import PLANTED, leaked
 from tests.unit.roles.places import Data

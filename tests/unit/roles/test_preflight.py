@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules of preflight, and what becomes of all findings."""
 
-from pathlib import Path
-
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 
 from tests.unit.roles.places import PLUGINS, ROLES, Data
-from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import KERNEL, RULES, data, with_facts
 
 DRA = {
@@ -309,7 +306,7 @@ LENIENT = {
 
 def test_warnings_are_these_and_their_findings_exist() -> None:
     assert {rule["id"] for rule in RULES if rule.get("level") == "warning"} == LENIENT
-    code = "".join(path.read_text() for path in PLUGINS.glob("filter/preflight_*.py"))
+    code = "".join(path.read_text() for path in PLUGINS.glob("*/preflight_*.py"))
     assert [name for name in sorted(preflight.WARNINGS) if f'"{name}"' not in code] == []
 
 
@@ -394,81 +391,3 @@ def test_texts_of_a_finding_have_the_values_of_the_board() -> None:
     assert "with containerd" in runtime["found"]
     assert "run site.yml" in runtime["fix"] and "change to docker" in runtime["fix"]
     assert held["found"].startswith("apt holds docker.io, runc,")
-
-
-PLAYBOOK = """\
-- hosts: server
-  gather_facts: false
-  vars_files: [CONTEXT, INVENTORY]
-  tasks:
-    - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
-    - ansible.builtin.set_fact: {preflight_bundle_info: {indexed: true, versions: {}, files: "{{ files }}"}}
-    - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
-    - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
-    - ansible.builtin.debug:
-        msg: >-
-          due={{ nvidia_docker_plan.due }}, judged={{ __preflight_facts_then.nvidia_runtime.version }},
-          found={{ found | map(attribute='id') | join(' ') }};
-          {{ found | map(attribute='found') | join(' ') }}
-      vars:
-        found: >-
-          {{ __preflight_inventory_facts | jetson_k3s.cluster.preflight_rules(__preflight_inventory_rules) }}
-"""
-BUNDLED = {"debs-jetpack6-arm64.tar": {"packages": {"nvidia-container-toolkit": "1.18.0-1"}}}
-UPDATE = {"jetson_k3s_confirm": ["update-runtime"]}
-HELD = {"packages__held": ["libnvidia-container1"]}
-
-
-@pytest.mark.parametrize(
-    ("changes", "variables", "files", "said"),
-    [
-        ({}, {}, BUNDLED, "due=False, judged=1.16.2, found=;"),
-        (HELD, {}, BUNDLED, "found=;"),
-        (
-            HELD,
-            UPDATE,
-            BUNDLED,
-            "due=True, judged=1.18.0, found=packages-held; apt holds libnvidia-container1,",
-        ),
-        (HELD | {"packages__ours": HELD["packages__held"]}, UPDATE, BUNDLED, "found=;"),
-        ({"nvidia_runtime__version": "1.19.0"}, UPDATE, BUNDLED, "due=False, judged=1.19.0, found=;"),
-        # Refused by a rule of the matrix, not by an error of the plan.
-        ({"arch": "armv7l"}, {}, BUNDLED, "due=False, judged=1.16.2, found=;"),
-        ({}, UPDATE, {}, "no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar"),
-        (
-            {"packages__held": ["docker.io"], "packages__installed": [], "docker__installed": False},
-            {},
-            {},
-            "found=packages-held; apt holds docker.io,",
-        ),
-        (
-            {
-                "k3s__server": {"installed": True, "command": "k3s server -d /mnt --docker"},
-                "k3s__agent__installed": True,
-                "k3s__registries": "owner",
-            },
-            {
-                "k3s_container_runtime": "containerd",
-                "k3s_registries": {"mirror": {}},
-                "k3s_token": "K10" + "0" * 64 + "::server:short",
-                "k3s_token_answer": {"reason": "refused", "msg": "of no use"},
-                "gpu_device_plugin_image": "a:1",
-                "image_supply_host": "gone",
-            },
-            {},
-            "found=k3s-other-role k3s-foreign-unit k3s-runtime join-token join-token-weak registries "
-            "registries-foreign plugin-image image-supply-host image-supply-containerd;",
-        ),
-    ],
-)
-def test_rules_know_the_inventory_and_the_plans(
-    tmp_path: Path, changes: Data, variables: Data, files: Data, said: str
-) -> None:
-    given = with_facts(docker__containers=0, docker__command=None, **changes)
-    text = PLAYBOOK
-    for name in ("context", "inventory"):
-        text = text.replace(name.upper(), str(ROLES / f"preflight/vars/main/{name}.yml"))
-    of_the_run = {"preflight_server": "localhost", "__preflight_restores": False}
-    variables = {"given": given, "files": files} | of_the_run | variables
-    run = play_text(tmp_path, text, variables=variables)
-    assert said in run.said

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 
 from tests.unit.roles.places import PLUGINS, Data
 from tests.unit.roles.preflight_facts import KERNEL, RULES, with_facts
@@ -164,5 +164,5 @@ PROGRAMS = {
 
 
 def test_rules_that_are_functions_offer_what_every_jetpack_has() -> None:
-    sources = "".join(path.read_text() for path in (PLUGINS / "filter").glob("preflight*.py"))
+    sources = "".join(path.read_text() for path in PLUGINS.glob("*/preflight*.py"))
     assert set(re.findall(r"\bsudo (?!and\b)([\w-]+)", sources)) == PROGRAMS

@@ -11,11 +11,6 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s as address
 from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_boards as of_boards
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_etcd as of_etcd
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_identity as of_identity
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_k3s as of_k3s
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_network as of_network
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
     BundleError,
@@ -23,6 +18,11 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive 
     sha256,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info as bundle_module
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as of_boards
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_etcd as of_etcd
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_identity as of_identity
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_k3s as of_k3s
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_network as of_network
 
 from tests.lab import archive
 from tests.unit.roles.places import Data
@@ -456,8 +456,10 @@ ASK = """\
   tasks:
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: nodes}
       vars: {__k3s_nodes_servers: [here, gone]}
-    - ansible.builtin.debug: {msg: "gone={{ said.gone is none }} here={{ said.here.installed }}"}
-      vars: {said: "{{ k3s_nodes_answers.results | jetson_k3s.cluster.preflight_answers(groups.server) }}"}
+    - ansible.builtin.debug:
+        msg: "gone={{ 'installed' not in said.gone }} here={{ said.here.installed }}"
+      vars:
+        said: "{{ dict(k3s_nodes_answers.results | map(attribute='item') | zip(k3s_nodes_answers.results)) }}"
 """
 
 

@@ -448,7 +448,7 @@ HOSTS = """\
     - ansible.builtin.set_fact: {preflight_bundle_info: {indexed: false, versions: {}, files: {}}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
-    - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_no_proxy }}"}
+    - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_plan.no_proxy }}"}
     - ansible.builtin.copy:
         content: "{{ [preflight_no_proxy, of_k3s, __nvidia_docker_proxy] | to_json }}"
         dest: "{{ there }}/{{ inventory_hostname }}.json"
@@ -492,6 +492,7 @@ def test_each_board_goes_to_the_cluster_without_the_proxy(tmp_path: Path, releas
     }
     variables = {
         "given": with_facts(docker__containers=1, docker__command=None), "there": str(tmp_path),
+        "preflight_accepted": [], "__preflight_restores": False, "__preflight_upgrades": False,
         "jetson_k3s_proxy": GIVEN, "image_supply_host": "jetson-5", "k3s_version": "v1.33.5+k3s1",
         "k3s_server_config": {"service-cidr": "10.99.0.0/16", "cluster-domain": "fleet.internal"},
     }  # fmt: skip

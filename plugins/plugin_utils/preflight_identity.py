@@ -11,8 +11,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
@@ -208,17 +206,3 @@ def findings_of_node(host: str, facts: Facts, named: list[str]) -> list[Finding]
 def owner_of(name: str, nodes: list[Facts]) -> str | None:
     """The board of the node with this name, '' if nobody knows, None if there is no such node."""
     return next((str(node["board"]) for node in nodes if node["name"] == name), None)
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
-        return {
-            "preflight_identity": findings_of_identity,
-            "preflight_known_node": findings_of_known_node,
-            "preflight_name": lambda *given: wrap_var(name_of(*given)),
-            "preflight_node": findings_of_node,
-            "preflight_node_owner": owner_of,
-        }

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, plugin_image
 
 Finding = dict[str, str]
@@ -234,19 +233,3 @@ def findings_without_bundle(built: Facts, arch: str, image: str) -> list[Finding
             "fix": "Remove this file. site.yml then builds the image again.",
         }
     ]
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
-        return {
-            "preflight_answers": answers_of,
-            "preflight_bundle": findings_of_bundle,
-            "preflight_asked": lambda *given: wrap_var(asked(*given)),
-            "preflight_restore": findings_of_restore,
-            "preflight_settings": findings_of_settings,
-            "preflight_server": findings_of_server,
-            "preflight_upgrade": findings_of_upgrade,
-        }

@@ -197,16 +197,3 @@ def memory_left(total: int, units: str, requests: str) -> int | None:
     if not units:
         return None
     return round(total - sum(quantity(text) or 0 for text in [units, *requests.split()]))
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
-        return {
-            "preflight_clock": findings_of_clock,
-            "preflight_docker": planned_docker,
-            "preflight_disks": findings_of_disks,
-            "preflight_memory_left": memory_left,
-        }

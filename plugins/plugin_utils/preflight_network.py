@@ -57,9 +57,9 @@ def networks(facts: Facts, k3s: bool) -> dict[Network, str]:
             found.setdefault(network, f"the address {entry['address']} on {device}")
     for route in facts["network"]["routes"]:
         network, device = network_of(route["to"]), str(route["device"])
-        if network and network.prefixlen and not POD_NETWORK.fullmatch(device):
-            if not (k3s and route["gateway"]):
-                found.setdefault(network, f"the route to {network} on {device}")
+        is_flannels = POD_NETWORK.fullmatch(device) or (k3s and route["gateway"])
+        if network and network.prefixlen and not is_flannels:
+            found.setdefault(network, f"the route to {network} on {device}")
     return found
 
 
@@ -128,7 +128,7 @@ def opened(port: str, rules: list[str], inner: list[str]) -> bool:
         kind, _, name = rule.partition(" ")
         if rule == "everything" or (kind == "interface" and not INNER.fullmatch(name)):
             return True
-        if "interface" != kind and network_of(rule) and rule not in inner:
+        if kind != "interface" and network_of(rule) and rule not in inner:
             return True
         match = re.fullmatch(r"(\d+)(?:-(\d+))?/(\w+)", rule)
         if match and match[3] == protocol and int(match[1]) <= first and last <= int(match[2] or match[1]):
@@ -195,14 +195,3 @@ def findings_of_firewalls(
                 }
             )
     return findings
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name; preflight_accept marks their findings as unsafe."""
-        return {
-            "preflight_firewalls": findings_of_firewalls,
-            "preflight_ranges": findings_of_ranges,
-        }

@@ -9,8 +9,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ansible.utils.unsafe_proxy import wrap_var
-
 Finding = dict[str, str]
 Facts = dict[str, Any]
 Releases = list[dict[str, str]]
@@ -69,11 +67,3 @@ def findings_of_etcd(facts: Facts, releases: Releases) -> list[Finding]:
             "fix": f"First upgrade all servers to {step}, with a bundle of it and playbooks/upgrade.yml.",
         }
     ]
-
-
-class FilterModule:
-    """Ansible's entry point."""
-
-    def filters(self) -> dict[str, Any]:
-        """The filters, prefixed by the role's name. Boards' own words stay unsafe."""
-        return {"preflight_etcd": lambda *given: wrap_var(findings_of_etcd(*given))}
