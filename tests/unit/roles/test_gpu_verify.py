@@ -25,7 +25,6 @@ from tegra_device_plugin.config.units import PRESETS
 from tests.reports.schema import validate
 from tests.unit.roles.fake_cluster import FAILED, REFUSED, FakeCluster
 from tests.unit.roles.places import ROLES, Data
-from tests.unit.roles.playing import play_text
 
 CATALOGUE = yaml.safe_load((ROLES / "gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 MEMORY_BYTES = 8 << 30
@@ -650,43 +649,6 @@ def test_output_of_device_query_is_read(
 def test_failure_is_reported_in_the_words_of_cuda(text: str, complaint: str) -> None:
     assert query.parse(text)["result"] != "PASS"
     assert query.complaint(text) == complaint
-
-
-PLAYBOOK = """\
-- hosts: all
-  gather_facts: false
-  vars_files: ["{role}/defaults/main.yml", "{role}/vars/main.yml"]
-  tasks:
-    - ansible.builtin.set_fact:
-        cacheable: true
-        jetson: {{arch: aarch64, l4t: "{{{{ l4t }}}}"}}
-    - ansible.builtin.set_fact:
-        preflight_bundle_info: "{{{{ bundle }}}}"
-    - ansible.builtin.copy:
-        dest: "{answers}/{{{{ inventory_hostname }}}}"
-        content: "{{{{ __gpu_verify_archive }}}} {{{{ __gpu_verify_image }}}}"
-"""
-FILES = {
-    "device-query-arm64.tar.gz": {"images": {"device-query:any": "sha256:1"}},
-    "device-query-l4t32-arm64.tar.gz": {"images": {"device-query:r32": "sha256:2"}},
-}
-# Board: its variables, the bundle's files, and the archive and image that it gets. None: the plugin's.
-QUERIES: dict[str, tuple[Data, list[str], str]] = {
-    "nano": ({"l4t": "32.7.1"}, [*FILES], "device-query-l4t32-arm64.tar.gz device-query:r32"),
-    "orin": ({"l4t": "36.4.3"}, [*FILES], "device-query-arm64.tar.gz device-query:any"),
-    "plain": ({"l4t": "36.4.3"}, [], " "),
-}
-
-
-def test_image_is_the_one_for_the_boards_l4t_line_unless_named_else_the_plugins(tmp_path: Path) -> None:
-    text = PLAYBOOK.format(role=ROLES / "gpu_verify", answers=tmp_path)
-    boards = {
-        name: {**variables, "bundle": {"files": {file: FILES[file] for file in files}}}
-        for name, (variables, files, _) in QUERIES.items()
-    }
-    play_text(tmp_path, text, groups={"boards": boards})
-    for name, (_, _, chosen) in QUERIES.items():
-        assert (tmp_path / name).read_text() == chosen
 
 
 @pytest.fixture
