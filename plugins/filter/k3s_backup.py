@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A restore with several servers: whether the next step may begin, and where each server's data are. Pure.
+"""Backups that are kept, and a restore with several servers: its next step, and where the data are. Pure.
 
 `states` is {inventory name: state} of all servers of the inventory, the first one first. Stages of a state:
 
@@ -16,14 +16,18 @@ why a step has failed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables
 
 State = Mapping[str, Any]
 States = Mapping[str, State]
 
+# In the names of backups, and the end of the name of one that is not complete.
+TIME, PARTIAL = re.compile(r"[0-9]{8}T[0-9]{6}Z"), ".partial"
 # What the first server may have while the others' data are still those of the cluster.
 UNTOUCHED = ("", "checked", "prepared", "back")
 
@@ -147,6 +151,73 @@ def report(states: States, answering: Iterable[str], failures: Mapping[str, str]
     return "\n".join(lines)
 
 
+def states(servers: Iterable[str], hostvars: board_variables.Hostvars) -> dict[str, State]:
+    """How far each server of the inventory has come, also one that does not answer any more."""
+    found = board_variables.values_of(servers, hostvars, "k3s_backup_restoring")
+    return {name: found.get(name, {}) for name in servers}
+
+
+def failures(servers: Iterable[str], hostvars: board_variables.Hostvars) -> dict[str, str]:
+    """Why each server has failed whose part of the run ended before the restore."""
+    progress = board_variables.values_of(servers, hostvars, "rollout_progress")
+    return {name: str(one["reason"]) for name, one in progress.items() if one["stage"] == "failed"}
+
+
+def failure(result: Mapping[str, Any], task: str) -> str:
+    """Why a task has failed: the end of its output, else its message."""
+    said = " ".join(list(result.get("stderr_lines") or [])[-3:])
+    return f"{task}: {said or result.get('msg', 'no reason given')}"
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The numbers of K3s' version: v1.33.5+k3s1 and v1.33.5 both give (1, 33, 5)."""
+    match = re.match(r"v?(\d+(?:[.]\d+)*)", version)
+    if match is None:
+        raise ValueError(f"not a version of K3s: {version!r}")
+    return tuple(map(int, match.group(1).split(".")))
+
+
+def readable(of: str, by: str) -> bool:
+    """Can this K3s read the backup of that one? Of the same, of an older patch or of the minor before."""
+    backed_up, reads = numbers(of), numbers(by)
+    return reads >= backed_up and reads[1] - backed_up[1] <= 1
+
+
+def names(files: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Paths that the module find has found, the oldest backup first: each name has its time."""
+    return sorted(str(file["path"]) for file in files)
+
+
+def newer(files: Iterable[Mapping[str, Any]], name: str) -> str:
+    """The newest backup, if it is from a later time than the one with this name; else ''."""
+    newest = max((path.rpartition("/")[2] for path in names(files)), default="")
+
+    def made(text: str) -> str:
+        match = TIME.search(text)
+        return match[0] if match else ""
+
+    return newest if made(newest) > made(name) else ""
+
+
+def outdated(files: Iterable[Mapping[str, Any]], keep: Any) -> list[str]:
+    """Paths of all but the newest backups, and of those that are not complete."""
+    found = names(files)
+    partial = [path for path in found if path.endswith(PARTIAL)]
+    complete = [path for path in found if path not in partial]
+    return complete[::-1][int(keep) :] + partial
+
+
+def result(made: Mapping[str, Any], host: str, path: str, record: str, check: bool) -> str:
+    """What has become of a backup, for the screen."""
+    if check:
+        return f"A backup would be made of {host} ({made['datastore']})."
+    return (
+        f"{path} is a backup of {host} ({made['datastore']}, {round(made['bytes'] / 1e6, 1)} MB). "
+        f"playbooks/restore.yml brings it back, with the private key. Its SHA-256 is {made['sha256']}. "
+        f"Keep copies elsewhere of the backup, of the key and of {record}."
+    )
+
+
 class FilterModule:
     """Ansible's entry point."""
 
@@ -154,7 +225,14 @@ class FilterModule:
         """The filters, prefixed by the role's name. Boards' own words stay unsafe."""
         return {
             "k3s_backup_all_at": all_at,
+            "k3s_backup_failures": lambda *given: wrap_var(failures(*given)),
+            "k3s_backup_failure": lambda *given: wrap_var(failure(*given)),
             "k3s_backup_goes_back": goes_back,
+            "k3s_backup_newer": newer,
+            "k3s_backup_outdated": outdated,
+            "k3s_backup_readable": readable,
             "k3s_backup_restored": restored,
             "k3s_backup_report": lambda *given: wrap_var(report(*given)),
+            "k3s_backup_result": lambda *given: wrap_var(result(*given)),
+            "k3s_backup_states": states,
         }
