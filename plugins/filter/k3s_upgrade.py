@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 from typing import Any
+
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables
 
 VERSION = re.compile(r"^v(\d+)\.(\d+)\.(\d+)")
 
@@ -40,9 +43,29 @@ def refusal(wanted: str, installed: str | None, role: str, server: str | None = 
     return ""
 
 
+def backs_up(
+    host: str, servers: Iterable[str], answering: Iterable[str], hostvars: board_variables.Hostvars
+) -> bool:
+    """Is this the server that makes the backup: the first one that answers, if one begins an upgrade?"""
+    there = set(answering)
+    members = [name for name in servers if name in there]
+    begins = board_variables.values_of(members, hostvars, "k3s_upgrade_begins")
+    return members[:1] == [host] and any(begins.values())
+
+
+def old_binaries(files: Iterable[Mapping[str, Any]], link: str, versions: Iterable[str]) -> list[str]:
+    """Paths of the binaries that the module find has found, without those of these versions."""
+    kept = {f"{link}-{version}" for version in versions}
+    return [str(file["path"]) for file in files if file["path"] not in kept]
+
+
 class FilterModule:
     """Ansible's entry point."""
 
     def filters(self) -> dict[str, Any]:
         """The filters, prefixed by the role's name."""
-        return {"k3s_upgrade_refusal": refusal}
+        return {
+            "k3s_upgrade_backs_up": backs_up,
+            "k3s_upgrade_old_binaries": old_binaries,
+            "k3s_upgrade_refusal": refusal,
+        }
