@@ -34,6 +34,7 @@ COPIED = f"""\
 """
 SHARED = "jetson_"
 WIDTH = 118
+KEY = re.compile(r" *(- )?\w+: ")
 # Keys of a task whose text is an expression without braces.
 EXPRESSIONS = {"when", "that", "until", "failed_when", "changed_when"}
 MARKUP = re.compile(r"\b[CFIOV]\(([^)]*)\)")
@@ -137,8 +138,18 @@ def with_copies(role: str) -> str:
     options = copies(role)
     if not options:
         return text
-    dumped = yaml.dump(options, Dumper=Indented, sort_keys=False, width=112, allow_unicode=True)
-    return text + COPIED + textwrap.indent(dumped, " " * 6)
+    # PyYAML breaks a line at the first space beyond the width.
+    dumped = yaml.dump(options, Dumper=Indented, sort_keys=False, width=92, allow_unicode=True)
+    lines = textwrap.indent(dumped, " " * 6).splitlines()
+    return text + COPIED + "\n".join(part for line in lines for part in folded(line)) + "\n"
+
+
+def folded(line: str) -> list[str]:
+    """A line of a YAML text that may be continued: a long one in several lines."""
+    indent = len(line) - len(line.lstrip()) + (2 if KEY.match(line) else 0)
+    return textwrap.wrap(
+        line, 120, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def default_of(role: str, name: str) -> str:
