@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypedDict
 
 from ansible.module_utils.parsing.convert_bool import boolean
 
@@ -13,7 +13,18 @@ PLUGIN, AGENT = ("tegra-device-plugin", 9400), ("tegra-gpu-agent", 9401)
 DRIVER = ("tegra-dra-driver", 9400)
 
 
-def targets(boards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+class Names(TypedDict):
+    """Names of the settings that say where a board is reached, and what serves metrics there.
+
+    The role gives them, because `tools.docs.settings` finds what a role reads in its YAML.
+    """
+
+    address: str
+    api: str
+    agent: str
+
+
+def targets(boards: Iterable[Mapping[str, Any]], names: Names) -> list[dict[str, Any]]:
     """Of each board, by its variables, what serves metrics, in Prometheus' format for files of targets.
 
     The labels are those that alerts and dashboard go by. A job of its own name takes precedence over that of
@@ -21,24 +32,24 @@ def targets(boards: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """
     return [
         {
-            "targets": [f"{_address(board)}:{port}"],
+            "targets": [f"{_address(board, names)}:{port}"],
             "labels": {"job": job, "node": node, "instance": node},
         }
         for board in boards
         for node in [str(board["inventory_hostname"]).lower()]
-        for job, port in _served(board)
+        for job, port in _served(board, names)
     ]
 
 
-def _served(board: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
-    yield DRIVER if board.get("gpu_device_plugin_api") == "dra" else PLUGIN
-    if boolean((board.get("gpu_device_plugin_agent") or {}).get("enabled", False)):
+def _served(board: Mapping[str, Any], names: Names) -> Iterator[tuple[str, int]]:
+    yield DRIVER if board.get(names["api"]) == "dra" else PLUGIN
+    if boolean((board.get(names["agent"]) or {}).get("enabled", False)):
         yield AGENT
 
 
-def _address(board: Mapping[str, Any]) -> str:
+def _address(board: Mapping[str, Any], names: Names) -> str:
     """Where the board is reached; an address of IPv6 in brackets."""
-    found = board.get("jetson_k3s_address") or board.get("ansible_host") or board["inventory_hostname"]
+    found = board.get(names["address"]) or board.get("ansible_host") or board["inventory_hostname"]
     return f"[{found}]" if ":" in str(found) else str(found)
 
 

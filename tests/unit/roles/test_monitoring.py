@@ -24,6 +24,14 @@ PLAYBOOK = """\
 """
 
 
+NAMES = yaml.safe_load((ROLES / "monitoring/vars/main.yml").read_text())["__monitoring_names"]
+
+
+def targets_of(**board: Any) -> list[dict[str, Any]]:
+    """What role monitoring has Prometheus scrape of a board."""
+    return monitoring_module.targets([board], NAMES)
+
+
 def plugin_of(node: str, address: str) -> dict[str, Any]:
     labels = {"job": "tegra-device-plugin", "node": node, "instance": node}
     return {"targets": [f"{address}:9400"], "labels": labels}
@@ -39,21 +47,17 @@ def plugin_of(node: str, address: str) -> dict[str, Any]:
     ],
 )
 def test_board_is_asked_at_its_address_and_named_as_its_node(variables: dict[str, str], address: str) -> None:
-    targets = monitoring_module.targets
-    board = {"inventory_hostname": "Jetson-1", **variables}
-    assert targets([board]) == [plugin_of("jetson-1", address)]
+    assert targets_of(inventory_hostname="Jetson-1", **variables) == [plugin_of("jetson-1", address)]
 
 
 @pytest.mark.parametrize(("agent", "ports"), [(True, [9400, 9401]), ("false", [9400])])
 def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[int]) -> None:
-    found = monitoring_module.targets(
-        [{"inventory_hostname": "b", "gpu_device_plugin_agent": {"enabled": agent}}]
-    )
+    found = targets_of(inventory_hostname="b", gpu_device_plugin_agent={"enabled": agent})
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
 def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target() -> None:
-    (entry,) = monitoring_module.targets([{"inventory_hostname": "b", "gpu_device_plugin_api": "dra"}])
+    (entry,) = targets_of(inventory_hostname="b", gpu_device_plugin_api="dra")
     assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
     manifest = yaml.safe_load((ROLES.parent / "plugin/deploy/dra/daemonset.yaml").read_text())
     (port,) = manifest["spec"]["template"]["spec"]["containers"][0]["ports"]
