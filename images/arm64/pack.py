@@ -116,7 +116,7 @@ def opened_docker_archive(path: Path) -> Iterator[tuple[dict[str, Any], bytes, l
 
 
 def read_docker_archive(path: Path, layer: Path) -> Image:
-    """Read back what `write_docker_archive` wrote for one image; its layer is unpacked to `layer`."""
+    """Read an archive of `write_docker_archive` with one image, and write its layer to `layer`."""
     with opened_docker_archive(path) as (entry, config, (content,)), layer.open("wb") as file:
         shutil.copyfileobj(content, file)
     described = json.loads(config)

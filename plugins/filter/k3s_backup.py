@@ -46,7 +46,7 @@ def all_at(states: States, wanted: str, first: str = "") -> bool:
 
 
 def goes_back(states: States, host: str) -> bool:
-    """Do the data of this further server go back to their place?
+    """Are the old data of this further server to be put back?
 
     Not while the first server may have the data of the backup: there would be two clusters with the same CA.
     """

@@ -192,7 +192,7 @@ class Rotation:
 
     @property
     def in_use(self) -> bool:
-        """Are those that were made the ones that K3s has?"""
+        """Does K3s have the new CAs?"""
         return all(
             read(tls(self._staged, name, "crt")) == read(tls(self._directory, name, "crt"))
             for name in self._names(self._staged)
@@ -221,7 +221,7 @@ class Rotation:
         return [name for name in CAS if os.path.exists(tls(directory, name, "crt"))]
 
     def is_needed(self, wanted: str) -> bool:
-        """Are the CAs in use others than those that are wanted? RotationError."""
+        """Does K3s need other CAs? Raises RotationError."""
         return wanted == "again" or self.since is None
 
     def stage(self) -> None:

@@ -100,7 +100,7 @@ def parse_token(token: str) -> Tuple[Optional[str], str]:
 
 
 def is_bootstrap(credentials: str) -> bool:
-    """Are that a bootstrap token's, and no password?"""
+    """Are these the user and password of a bootstrap token?"""
     return BOOTSTRAP_TOKEN.match(credentials) is not None
 
 

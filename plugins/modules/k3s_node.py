@@ -104,7 +104,7 @@ def owned(daemonset: Data, items: List[Data]) -> List[Data]:
 
 
 def observed(daemonset: Data) -> bool:
-    """Has the controller seen the present template? Only then there is a ControllerRevision of it."""
+    """Has the DaemonSet controller processed the present template, so that it has a ControllerRevision?"""
     seen: int = daemonset["status"].get("observedGeneration", 0)
     present: int = daemonset["metadata"]["generation"]
     return seen >= present
@@ -126,7 +126,7 @@ def is_ended(pod: Data) -> bool:
 
 
 def is_of(pod: Data, revision: str) -> bool:
-    """Is the pod of this template, and to stay?"""
+    """Is the pod of this template, and not being deleted?"""
     return pod["metadata"]["labels"].get(HASH) == revision and not is_ended(pod)
 
 

@@ -72,12 +72,12 @@ def binding(user: str, role: str) -> Data:
 
 
 def is_ours(item: Data) -> bool:
-    """Have we made it?"""
+    """Has this module made the object?"""
     return (item["metadata"].get("labels") or {}).get(MANAGED_BY) == OURS
 
 
 def is_as(found: Data, wanted: Data) -> bool:
-    """Does a binding bind whom it should to what it should?"""
+    """Does a binding name the wanted user and role, and no others?"""
     return all(found.get(key) == wanted[key] for key in ("roleRef", "subjects"))
 
 

@@ -252,7 +252,7 @@ TEXT = "# ours\n" + proxy.environment({"http_proxy": SECRET}, ["localhost"])
 
 
 def planned(root: Path, text: str | None = TEXT, **changes: Any) -> dict[str, str]:
-    """What becomes of Docker's files, by their path."""
+    """Docker's files as they would be, by path."""
     params = {"docker_version": "28.4.0", "strict": False, "state": "present", "proxy": text} | changes
     files, _ = environment.plan(str(root), params, {"iptables": {"choose": None, "raw": None}})
     assert all(restarts for *_, restarts in files)

@@ -69,7 +69,7 @@ def test_run_that_locks_again_notices_another_run(path: str) -> None:
     assert refused.endswith("This run changed nothing more on the board. Run the same command again")
     assert lock.acquire(path, ANNA, NOW + 2, nothing) == "", "a run that begins"
     lock.release(path, ANNA)
-    # One that was killed has released nothing.
+    # A run that was killed has not released the lock.
     assert lock.acquire(path, BERT, NOW + 3, nothing) == ""
     assert "bert@ops2 has run" in lock.acquire(path, ANNA, NOW + 3603, nothing, again=True)
 
