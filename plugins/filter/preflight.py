@@ -76,7 +76,8 @@ class Settings(TypedDict):
     accepted: list[str]
     addresses: list[str]
     """Of this board."""
-    bundle: str
+    bundle: bool
+    """Whether K3s comes from one."""
     confirmed: list[str]
     """jetson_k3s_confirm."""
     container_runtime: str

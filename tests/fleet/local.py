@@ -23,6 +23,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_arch
 from tests.ansible_core import NEWEST, core
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import ROLES, stub_collection
+from tests.unit.roles.preflight_facts import WITHOUT_BUNDLE
 
 HERE = Path(__file__).parent
 FIRST, SECOND, THIRD = SERVERS = ("s1", "s2", "s3")
@@ -157,6 +158,7 @@ class Servers:
             "k3s_backup_file": str(self.backup),
             "k3s_backup_accepted_sha256": hashlib.sha256(self.backup.read_bytes()).hexdigest(),
             "k3s_version": "v1.33.5+k3s1",
+            "preflight_bundle_info": WITHOUT_BUNDLE,
             "__k3s_backup_data": f"{board}/k3s",
             "__k3s_backup_record": f"{self.root}/record",
             "__k3s_backup_upload_base": f"{board}/uploads",

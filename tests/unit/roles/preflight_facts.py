@@ -9,6 +9,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import prefligh
 
 from tests.unit.roles.places import ROLES
 
+# What the module bundle_info finds where boards download K3s.
+WITHOUT_BUNDLE: dict[str, Any] = {"path": "", "indexed": False, "errors": [], "versions": {}, "files": {}}
 MATRIX = ROLES / "preflight/vars/main"
 
 

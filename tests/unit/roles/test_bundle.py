@@ -12,6 +12,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
 from tests.lab import archive
 from tests.unit.roles.playing import Run, play_text
+from tests.unit.roles.preflight_facts import WITHOUT_BUNDLE
 
 
 @pytest.fixture
@@ -201,6 +202,7 @@ def test_pinned_binary_is_the_only_one_that_is_taken(
     (release / "sha256sum-arm64.txt").write_text(f"{hashlib.sha256(page).hexdigest()}  k3s-arm64\n")
     variables = {
         "k3s_version": "v1",
+        "preflight_bundle_info": WITHOUT_BUNDLE,
         "k3s_release_url": tmp_path.as_uri(),
         "k3s_sha256": pins,
         "__k3s_binary": str(tmp_path / "k3s"),

@@ -94,8 +94,8 @@ def called(task: Data) -> str:
     [
         # preflight asks the K3s server about the token
         ("preflight", {"k3s", "nvidia_docker"}),
-        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rollout", "upload"}),
-        ("gpu_verify", {"k3s", "nvidia_docker", "image_supply", "gpu_verify", "gpu_report", "upload"}),
+        ("nvidia_docker", {"k3s", "run_lock", "nvidia_docker", "rollout"}),
+        ("gpu_verify", {"k3s", "nvidia_docker", "gpu_verify", "gpu_report"}),
     ],
 )
 def test_tag_runs_its_step_after_facts_and_preflight(tmp_path: Path, tag: str, roles: set[str]) -> None:
