@@ -32,7 +32,7 @@ TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"
 OLD, NEW, DAMAGED = k3s.VERSION, k3s.named_version("2"), k3s.named_version("3")
 # Settings and programs of a board, when its services were started, images and containers.
-STATE = ("sh", "-c", (CHECKOUT / "tests/molecule/default/state.sh").read_text())
+STATE = ("sh", "-c", (CHECKOUT / "tests/molecule/shared/state.sh").read_text())
 
 
 def site(cut: Board | None = None) -> PlaybookRun:
