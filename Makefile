@@ -59,11 +59,11 @@ programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about
 	$(PYTHON) -m tests.lab.k3s
 
 # In the order of folders: the cluster's story takes longest, and begins first.
-test: check programs ## what CI runs: check, then one board and three boards with K3s, the chart, the real jtop service
+test: check programs ## what CI runs: check, then boards with K3s: one, three, two Molecule scenarios; the chart, the real jtop service
 	$(call say,"tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --no-loadscope-reorder --durations=20 --suite=lab tests
 
-acceptance: programs ## all other tests (hours): containerd; sharing; broken boards; several servers; power cuts; claims; the image
+acceptance: programs ## all other tests (hours): Molecule; containerd; sharing; broken boards; several servers; power cuts; claims; the image
 	$(call say,"acceptance tests on virtual boards")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=acceptance tests
 
