@@ -60,5 +60,5 @@ def test_molecule_runs_pods_on_one_shared_board(tmp_path: Path) -> None:
 @pytest.mark.acceptance
 def test_molecule_runs_every_scenario(tmp_path: Path) -> None:
     said = molecule_test(tmp_path, "--all")
-    for scenario in ("concurrency", "default", "device-query"):
+    for scenario in ("concurrency", "containerd", "default", "device-query"):
         assert re.search(rf"{scenario} .*failed=0", said)
