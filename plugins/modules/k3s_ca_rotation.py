@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Give a K3s cluster other CAs, which those before have signed, on its first server.
+"""Give a K3s cluster new CAs, which the old CAs sign, or end its trust in the old CAs; on its first server.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -9,7 +9,9 @@ import os
 import re
 import secrets
 import shutil
+import ssl
 import time
+import urllib.error
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
@@ -18,20 +20,25 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files im
     replace_file,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_releases import is_older, named
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import opener
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
 
 DOCUMENTATION = r"""
 module: k3s_ca_rotation
 short_description: Other CAs for a K3s cluster
 description:
-  - Makes a new root and below it a new issuing CA, for each CA of K3s that is there. Who trusts the CA of
-    before trusts the new one, because that one has signed the new root as well.
-  - Then C(k3s certificate rotate-ca) has K3s use them from its next start on.
+  - Makes a new root and below it a new issuing CA, for each CA of K3s that is there. The old CA signs the new
+    root as well, so clients that trust the old CA trust the new one.
+  - With C(alone) it makes none. It takes the old CAs out of the bundles, so K3s trusts the new CAs alone.
+  - Then C(k3s certificate rotate-ca) has K3s use the bundles from its next start on.
   - They stay in a directory until that is closed, so the next run continues an interrupted one.
   - Nobody keeps the new root's key. The next rotation needs that of the issuing CA.
 options:
   state: {choices: [rotated, closed], required: true, description: C(closed) when all boards have the CAs.}
-  wanted: {choices: [changed, again], default: changed, description: C(again) rotates CAs of a rotation.}
+  wanted:
+    choices: [changed, again, alone]
+    default: changed
+    description: C(again) rotates CAs of a rotation. C(alone) ends the trust in the CAs before the rotation.
   url: {required: true, description: Address of K3s on this board.}
   version: {description: 'The version of K3s, such as C(v1.33.5+k3s1). Needed with C(rotated).'}
   marker: {type: path, required: true, description: Marker of the restart that is due.}
@@ -43,6 +50,7 @@ open: {type: bool, returned: with state rotated, description: Whether there is s
 restart_due: {type: bool, returned: with state rotated, description: Whether a restart is due.}
 closed: {type: bool, returned: with state closed, description: Whether there was something to close.}
 since: {type: int, returned: with state closed, description: 'Time of the last rotation, null without one.'}
+trusts_replaced: {type: bool, returned: with state closed, description: Whether K3s trusts a replaced CA.}
 """
 
 Data = Dict[str, Any]  # parameters
@@ -58,6 +66,7 @@ STAGED, UNFINISHED = "jetson-k3s-rotate-ca", ".jetson-k3s-rotate-ca"
 FIRST_PATCH = {24: 12, 25: 8, 26: 3}
 # They do not start with other CAs (K3s issue 11014).
 BROKEN = ("v1.28.14", "v1.29.9", "v1.30.5", "v1.31.1")
+TIMEOUT_SECONDS = 30
 # As long as K3s' own.
 DAYS = "3650"
 # What K3s' script asks for. The subject's section has to be there.
@@ -129,6 +138,27 @@ def check(version: str, subjects: List[str]) -> None:
             "the cluster's CA is of your own organisation, not of K3s. Make the next one there, and "
             "see https://docs.k3s.io/cli/certificate for how K3s takes it. Nothing was changed."
         )
+
+
+def check_port(url: str, ca: str) -> None:
+    """RotationError if the certificate of K3s' port is of none of these CAs (PEM); OSError without an answer.
+
+    Boards that trust these CAs alone could not connect. K3s before October 2025 keeps the certificate when it
+    starts (K3s issue 13006).
+    """
+    try:
+        opener(ca).open(url + "/ping", timeout=TIMEOUT_SECONDS).close()
+    except urllib.error.HTTPError:
+        return  # the certificate was accepted
+    except urllib.error.URLError as error:
+        if not isinstance(error.reason, ssl.SSLError):
+            raise
+        raise RotationError(
+            "K3s still shows a certificate of the old CA at {} ({}). Renew it on this server, then run the "
+            "same command again: sudo touch {}/tls/dynamic-cert-regenerate; sudo k3s kubectl "
+            "--namespace=kube-system delete secret k3s-serving; sudo systemctl restart k3s. Nothing was "
+            "changed.".format(url, error.reason, SERVER_DIRECTORY)
+        ) from error
 
 
 class Openssl:
@@ -213,8 +243,49 @@ class Rotation:
             raise RotationError(
                 "K3s has no CA yet ({}): playbooks/site.yml starts it.".format(error)
             ) from error
-        command = ["openssl", "x509", "-noout", "-subject"]
-        return [self._run(command, data=certificate)[1].strip() for certificate in certificates]
+        return [self._name("subject", certificate) for certificate in certificates]
+
+    def _name(self, kind: str, certificate: str) -> str:
+        """The `subject` or the `issuer` of a certificate (PEM)."""
+        _, out, _ = self._run(["openssl", "x509", "-noout", "-" + kind], data=certificate)
+        return out.partition("=")[2].strip()
+
+    def _kept(self, directory: str, name: str) -> List[str]:
+        """Of a CA without the CAs that it replaced: the issuing CA, and its root if there is one."""
+        certificates = blocks(read(tls(directory, name, "crt")))
+        root = self._name("issuer", certificates[0]) if len(certificates) > 1 else None
+        roots = [
+            other
+            for other in certificates[1:]
+            # The old CA has signed the same root: that certificate has another issuer.
+            if self._name("subject", other) == self._name("issuer", other) == root
+        ]
+        return certificates[:1] + roots[:1]
+
+    def trusts_replaced(self, directory: str) -> bool:
+        """Do CAs below the directory have a replaced CA in their bundle?"""
+        return any(
+            self._kept(directory, name) != blocks(read(tls(directory, name, "crt")))
+            for name in self._names(directory)
+        )
+
+    @property
+    def new_ca(self) -> str:
+        """The CA of servers (PEM) without the one that it replaced."""
+        return "".join(self._kept(self._directory, "server"))
+
+    def check_changed(self) -> None:
+        """RotationError unless a rotation of all CAs is finished, or K3s gets the new CAs alone already."""
+        if self.begun and self.trusts_replaced(self._staged):
+            raise RotationError(
+                "the last rotation of the CAs is not finished. Run playbooks/rotate_ca.yml without "
+                "jetson_k3s_confirm=rotate-ca-alone first. Nothing was changed."
+            )
+        if any(len(self._kept(self._directory, name)) == 1 for name in self._names(self._directory)):
+            raise RotationError(
+                "the CAs were never changed, so there are no old ones. Run playbooks/rotate_ca.yml without "
+                "jetson_k3s_confirm=rotate-ca-alone first. Nothing was changed."
+            )
 
     @staticmethod
     def _names(directory: str) -> List[str]:
@@ -222,9 +293,11 @@ class Rotation:
 
     def is_needed(self, wanted: str) -> bool:
         """Does K3s need other CAs? Raises RotationError."""
+        if wanted == "alone":
+            return self.trusts_replaced(self._directory)
         return wanted == "again" or self.since is None
 
-    def stage(self) -> None:
+    def stage(self, wanted: str) -> None:
         """Put the CAs that K3s is to get into their place, all or none of them."""
         self._clean()
         os.mkdir(self._unfinished, 0o700)
@@ -232,7 +305,12 @@ class Rotation:
         os.mkdir(work, 0o700)
         openssl, made = Openssl(self._run, work), int(time.time())
         for name in self._names(self._directory):
-            make(openssl, name, self._directory, self._unfinished, made)
+            if wanted == "alone":
+                key, kept = read(tls(self._directory, name, "key")), self._kept(self._directory, name)
+                replace_file(tls(self._unfinished, name, "key"), key, 0o600)
+                replace_file(tls(self._unfinished, name, "crt"), "".join(kept), 0o600)
+            else:
+                make(openssl, name, self._directory, self._unfinished, made)
         # It stays as it is. Older releases want it with the rest (K3s issue 10689).
         key = os.path.join("tls", "service.key")
         replace_file(os.path.join(self._unfinished, key), read(self._directory, key), 0o600)
@@ -268,13 +346,18 @@ class Rotation:
 
 def ensure_rotated(rotation: Rotation, params: Data, check_mode: bool) -> Tuple[bool, bool]:
     """(does a rotation begin, does K3s get other CAs)."""
+    alone = params["wanted"] == "alone"
     begins = not rotation.begun and rotation.is_needed(params["wanted"])
     changes = begins or (rotation.begun and not rotation.in_use)
-    if changes:
+    if changes or alone:
         check(params["version"], rotation.subjects)
+    if alone:
+        rotation.check_changed()
+    if alone and begins:
+        check_port(params["url"], rotation.new_ca)
     if changes and not check_mode:
         if begins:
-            rotation.stage()
+            rotation.stage(params["wanted"])
         leave_marker(params["marker"])
         rotation.load(params["url"])
     return begins, changes
@@ -285,7 +368,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "state": {"type": "str", "choices": ["rotated", "closed"], "required": True},
-            "wanted": {"type": "str", "choices": ["changed", "again"], "default": "changed"},
+            "wanted": {"type": "str", "choices": ["changed", "again", "alone"], "default": "changed"},
             "url": {"type": "str", "required": True},
             "version": {"type": "str"},
             "marker": {"type": "path", "required": True},
@@ -298,9 +381,9 @@ def main() -> None:
     rotation = Rotation(SERVER_DIRECTORY, module.run_command)
     try:
         if params["state"] == "closed":
-            since = rotation.since
+            since, replaced = rotation.since, rotation.trusts_replaced(SERVER_DIRECTORY)
             closed = rotation.begun if module.check_mode else rotation.close()
-            module.exit_json(changed=closed, closed=closed, since=since)
+            module.exit_json(changed=closed, closed=closed, since=since, trusts_replaced=replaced)
         begins, changes = ensure_rotated(rotation, params, module.check_mode)
     except (RotationError, OSError) as error:
         module.fail_json(msg=str(error))

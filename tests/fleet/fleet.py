@@ -108,7 +108,8 @@ class Fleet:
             "power_mode_nvpmodel": f"{board}/rebooted",
             "gpu_device_plugin_api": "device-plugin",
         }
-        given |= {"k3s_ca_rotation": {"open": True, "closed": True}, "jetson_k3s_confirm": ["reboot"]}
+        rotated = {"open": True, "closed": True, "trusts_replaced": True}
+        given |= {"k3s_ca_rotation": rotated, "jetson_k3s_confirm": ["reboot"]}
         (self.root / "variables.json").write_text(json.dumps(given | variables))
         inventory = write_inventory(self.root, self.groups | {"k3s_cluster": boards}, **LOCAL)
         extra = f"--extra-vars=@{self.root}/variables.json"

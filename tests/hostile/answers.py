@@ -162,7 +162,8 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "docker_daemon_config": {"activation": "reload", "postponed": False, "default_runtime": "nvidia"},
     "debs_needed": {"paths": []},
     "file_set": {"postponed": False, "paths": [], "restart_due": True},
-    "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False},
+    "k3s_ca_rotation": {"begins": True, "open": True, "closed": True, "since": 1.0, "restart_due": False}
+    | {"trusts_replaced": True},
     "k3s_join_token": {"restart_due": False},
     "k3s_node": {"allocatable": {}, "cordoned": False, "diff": DIFF},
     "k3s_node_schedule": {

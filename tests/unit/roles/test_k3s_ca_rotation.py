@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Other CAs: signed by those before, taken by K3s' own command, and nothing is lost where a run is cut off.
+"""New CAs, signed by the old CAs, later without them, taken by K3s' own command. A cut-off run loses nothing.
 
 The server is a fake.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +20,30 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.roles import certs
+from tests.unit.roles.conftest import Serve
 
 VERSION = "v1.33.5+k3s1"
 # Below server/tls, what `k3s certificate rotate-ca` takes (pkg/daemons/config/types.go).
 CA_FILES = (
     "server-ca.crt", "server-ca.key", "client-ca.crt", "client-ca.key",
-    "etcd/server-ca.crt", "etcd/server-ca.key", "etcd/peer-ca.crt", "etcd/peer-ca.key", "service.key",
+    "request-header-ca.crt", "request-header-ca.key", "etcd/server-ca.crt", "etcd/server-ca.key",
+    "etcd/peer-ca.crt", "etcd/peer-ca.key", "service.key",
 )  # fmt: skip
 
 
 class RefusedError(Exception):
     """K3s does not take the CAs."""
+
+
+class Port(BaseHTTPRequestHandler):
+    """SIMULATED: port 6443 of a K3s server, which wants to know who asks."""
+
+    def do_GET(self) -> None:
+        self.send_response(401)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
 
 
 class Board:
@@ -54,6 +68,10 @@ class Board:
     def served(self) -> bytes:
         """A certificate of the server by its present CA, and the CA's behind it."""
         return certs.certificate("serving", self._issuing()).pem + self.ca
+
+    def listen(self, serve: Serve) -> None:
+        """Answer at a port with a certificate of the present CA, as K3s does once it has renewed it."""
+        self.params["url"] = serve(Port, certs.certificate("k3s", self._issuing(), organization="k3s"))
 
     def _issuing(self) -> certs.Pair:
         key = serialization.load_pem_private_key((self.tls / "server-ca.key").read_bytes(), None)
@@ -174,13 +192,20 @@ def test_keys_are_roots_alone_and_that_of_the_root_is_nowhere(server: Board) -> 
     assert [path.name for path in (server.directory / "server").iterdir()] == ["tls"]
 
 
+OTHERS = ("request-header", "etcd/server", "etcd/peer")
+
+
+def add_others(server: Board) -> None:
+    """The CAs of a server that has etcd."""
+    for name in OTHERS:
+        certs.authority(f"k3s-{name}-ca@1").write(server.tls / Path(name).parent, f"{Path(name).name}-ca")
+
+
 def test_each_ca_of_k3s_gets_its_own(server: Board) -> None:
-    others = ("request-header", "etcd/server", "etcd/peer")
-    for name in others:
-        certs.authority(name).write(server.tls / Path(name).parent, f"{Path(name).name}-ca")
-    server.rotation().stage()
+    add_others(server)
+    server.rotation().stage("changed")
     subjects = set()
-    for name in ("server", "client", *others):
+    for name in ("server", "client", *OTHERS):
         check(name, server.tls, server.staged / "tls")
         new = (server.staged / "tls" / f"{name}-ca.crt").read_bytes()
         subject = x509.load_pem_x509_certificate(new).subject.rfc4514_string()
@@ -194,6 +219,123 @@ def test_second_run_changes_nothing_unless_it_is_asked_to(server: Board) -> None
     assert server.ensure() == (False, False)
     assert abs(server.rotation().since - time.time()) < 600
     assert server.ensure(check_mode=True, wanted="again") == (True, True)
+
+
+def roots(bundle: bytes) -> list[bytes]:
+    """The self-signed certificates to which a bundle's first one leads. Tokens have the hash of that root."""
+    first, *others = certs.split(bundle)
+    return [one for one in others if leads_to(one, one, one) and leads_to(first, one, one)]
+
+
+def test_who_has_the_old_cas_keys_is_shut_out_and_tokens_stay(server: Board, serve: Serve) -> None:
+    """The new CAs alone, also after two rotations, for each CA of K3s."""
+    add_others(server)
+    forged = [server.served()]
+    for wanted in ("changed", "again"):
+        server.change(wanted=wanted)
+        forged.append(server.served())
+    served, rotated = forged.pop(), server.ca
+    assert server.rotation().trusts_replaced(str(server.directory / "server"))
+    assert all(trusts(rotated, one) for one in forged)
+    server.listen(serve)
+    server.change(wanted="alone")
+    assert trusts(server.ca, served)
+    assert not any(trusts(server.ca, one) for one in forged)
+    assert roots(server.ca) == roots(rotated)
+    for name in ("server", "client", *OTHERS):
+        first, *behind = certs.split((server.tls / f"{name}-ca.crt").read_bytes())
+        assert behind == roots(first + b"".join(behind)), name
+    assert not server.rotation().trusts_replaced(str(server.directory / "server"))
+    assert server.ensure(wanted="alone") == (False, False)
+    assert server.ensure() == (False, False)
+    assert server.rotation().since
+
+
+def test_cas_of_a_trust_that_ended_are_changed_again(server: Board, serve: Serve) -> None:
+    server.change()
+    server.listen(serve)
+    server.change(wanted="alone")
+    alone = server.ca
+    server.change(wanted="again")
+    assert trusts(alone, server.served())
+    assert server.ca.endswith(alone)
+
+
+def test_bundle_of_k3s_own_script_has_its_new_root_before_the_one_that_the_old_ca_signed(
+    server: Board, serve: Serve
+) -> None:
+    """As contrib/util/rotate-default-ca-certs.sh makes it."""
+    server.change()
+    for name in ("server", "client"):
+        path = server.tls / f"{name}-ca.crt"
+        issuing, crossed, root, old = certs.split(path.read_bytes())
+        path.write_bytes(issuing + root + crossed + old)
+    issuing, root, *_ = certs.split(server.ca)
+    server.listen(serve)
+    server.change(wanted="alone")
+    assert server.ca == issuing + root
+
+
+def unchanged(server: Board, reason: str, **params: Any) -> None:
+    """Check that K3s is not made to trust the new CAs alone, and that nothing was changed."""
+    before = {path: path.is_file() and path.read_bytes() for path in server.directory.rglob("*")}
+    with pytest.raises(module.RotationError, match=rf"(?s){reason}.*Nothing was changed"):
+        server.ensure(wanted="alone", **params)
+    assert {path: path.is_file() and path.read_bytes() for path in server.directory.rglob("*")} == before
+
+
+@pytest.mark.parametrize("changed", ["", "server-ca", "client-ca"])
+def test_cas_that_were_never_changed_are_not_trusted_alone(server: Board, changed: str) -> None:
+    """Neither are those of which some were changed: K3s would refuse the others."""
+    first = {path.stem: path.read_bytes() for path in server.tls.glob("*.crt")}
+    server.change()
+    for name in first.keys() - {changed}:
+        (server.tls / f"{name}.crt").write_bytes(first[name])
+    unchanged(server, r"never changed.*rotate_ca\.yml without jetson_k3s_confirm=rotate-ca-alone first")
+
+
+def test_rotation_is_finished_before_the_new_cas_are_trusted_alone(server: Board) -> None:
+    """Boards that were not gone through have certificates of the old CA."""
+    server.ensure()
+    for _ in ("K3s has not started", "K3s has them, and some boards do not"):
+        unchanged(server, r"not finished.*rotate_ca\.yml without jetson_k3s_confirm=rotate-ca-alone first")
+        server.start()
+    assert server.rotation().close() is True
+
+
+def test_new_cas_are_not_trusted_alone_while_the_port_has_a_certificate_of_the_old_one(
+    server: Board, serve: Serve
+) -> None:
+    server.listen(serve)
+    server.change()
+    tls = module.SERVER_DIRECTORY + "/tls"
+    commands = (
+        f"sudo touch {tls}/dynamic-cert-regenerate; sudo k3s kubectl --namespace=kube-system delete secret "
+        "k3s-serving; sudo systemctl restart k3s"
+    )
+    unchanged(server, f"still shows a certificate of the old CA at {server.params['url']} .*{commands}")
+    unchanged(server, "still shows", check_mode=True)
+    server.params["url"] = "https://127.0.0.1:1"
+    with pytest.raises(OSError, match="Connection refused"):
+        server.ensure(wanted="alone")
+    assert not server.staged.exists()
+    server.listen(serve)
+    assert server.ensure(wanted="alone", check_mode=True) == (True, True)
+    assert not server.staged.exists()
+
+
+def test_end_of_the_trust_that_was_cut_off_goes_on(server: Board, serve: Serve) -> None:
+    server.change()
+    server.listen(serve)
+    server.refusal = "cut off"
+    with pytest.raises(module.RotationError, match=r"Its journal says why\. It said: cut off"):
+        server.ensure(wanted="alone")
+    server.refusal = ""
+    assert server.ensure(wanted="alone") == (False, True)
+    server.start()
+    assert server.ensure(wanted="alone") == (False, False)
+    assert server.rotation().close() is True
+    assert len(certs.split(server.ca)) == 2
 
 
 def test_run_that_was_cut_off_goes_on_with_the_same_cas(server: Board) -> None:
@@ -241,8 +383,9 @@ def test_k3s_that_takes_no_other_cas_is_told_before_anything_is_made(server: Boa
 
 def test_ca_of_an_organisation_is_left_alone(server: Board) -> None:
     certs.authority("Example CA").write(server.tls, "server-ca")
-    with pytest.raises(module.RotationError, match="of your own organisation"):
-        server.ensure()
+    for wanted in ("changed", "alone"):
+        with pytest.raises(module.RotationError, match="of your own organisation"):
+            server.ensure(wanted=wanted)
     assert not server.staged.exists()
 
 

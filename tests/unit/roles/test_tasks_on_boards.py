@@ -44,6 +44,38 @@ def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
     assert calls.of("command").boards == [SERVER] * len(BOARDS)
 
 
+@pytest.mark.parametrize(
+    ("confirmed", "wanted"), [("rotate-ca-alone", "alone"), ("rotate-ca-again", "again")]
+)
+def test_change_of_the_cas_is_the_confirmed_one(tmp_path: Path, confirmed: str, wanted: str) -> None:
+    arguments = (role("k3s", "rotate_ca"), "--limit", SERVER)
+    _, calls = play_scripted(tmp_path, *arguments, jetson_k3s_confirm=[confirmed])
+    assert [call.arguments["wanted"] for call in calls.of("k3s_ca_rotation")] == [wanted] * 2
+
+
+def test_two_changes_of_the_cas_are_refused(tmp_path: Path) -> None:
+    confirmed = ["rotate-ca-again", "rotate-ca-alone"]
+    run, calls = play_scripted(tmp_path, role("k3s", "check_ca"), fails=True, jetson_k3s_confirm=confirmed)
+    assert "jetson_k3s_confirm has rotate-ca-again and rotate-ca-alone" in run.said
+    assert "Nothing was changed on any board" in run.said
+    assert not calls.of("k3s_ca_rotation")
+
+
+@pytest.mark.parametrize(
+    ("replaced", "message"),
+    [
+        (True, "The old CAs are still trusted: -e jetson_k3s_confirm=rotate-ca-alone ends that."),
+        (False, "K3s trusts these CAs alone."),
+    ],
+)
+def test_run_that_changes_no_ca_says_which_are_trusted(tmp_path: Path, replaced: bool, message: str) -> None:
+    found = {"closed": False, "since": 1700000000, "trusts_replaced": replaced}
+    text, answers = role("k3s", "close_ca_rotation"), {SERVER: {"k3s_ca_rotation": found}}
+    run, _ = play_scripted(tmp_path, text, "--limit", SERVER, answers=answers)
+    assert "The CAs are those of 2023-11-14" in run.said
+    assert message in run.said
+
+
 def test_each_server_has_the_clusters_token_of_agents_in_its_configuration(tmp_path: Path) -> None:
     """K3s would take the token of servers for agents, and a further server could not join."""
     own = base64.b64encode(b"K10" + b"c" * 64 + b"::node:of agents").decode()
