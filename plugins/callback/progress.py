@@ -17,6 +17,7 @@ from typing import Any, TextIO
 from ansible import context
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import progress
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.control_characters import shown
 
 DOCUMENTATION = """
 name: progress
@@ -57,7 +58,7 @@ class Log:
     def display(self, msg: str, *_ignored: Any, screen_only: bool = False, **_more: Any) -> None:
         """Write a message."""
         if not screen_only:
-            self._file.write(f"{msg}\n")
+            self._file.write(f"{shown(msg)}\n")
             self._file.flush()
 
     def banner(self, msg: str, *_ignored: Any, **_more: Any) -> None:
@@ -334,7 +335,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         if self._status and task and self._step:
             boards = f" ({progress.names(self._waiting)})" if self._waiting else ""
             name = task.get_name(include_role_fqcn=False)
-            self._status.show(f"{self._step.name}: {name}{boards}", self._step.began)
+            self._status.show(shown(f"{self._step.name}: {name}{boards}"), self._step.began)
         elif self._status:
             self._status.show("", 0.0)
 

@@ -8,12 +8,11 @@ could change what is on the screen, or have the terminal do more than that. Ever
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import TextIO
 
-from ansible.constants import COLOR_CODES
 from ansible.plugins.callback import CallbackBase
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.control_characters import shown
 
 DOCUMENTATION = """
 name: terminal
@@ -21,15 +20,6 @@ type: aggregate
 short_description: Control characters are shown, and not obeyed
 description: Replaces control characters in all that Ansible prints, but for its own colours.
 """
-
-# Ansible's colours, as its `stringc` writes them.
-COLOURS = "|".join(map(re.escape, sorted({"0", *COLOR_CODES.values()})))
-CONTROL = re.compile(rf"\x1b\[(?:{COLOURS})m|[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def shown(text: str) -> str:
-    """The text with control characters in a readable form. Lines, tabs and Ansible's colours stay."""
-    return CONTROL.sub(lambda found: found[0] if len(found[0]) > 1 else f"\\x{ord(found[0]):02x}", text)
 
 
 class Filtered:

@@ -7,6 +7,7 @@ import functools
 import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -97,6 +98,8 @@ def variables() -> list[str]:
 class Run:
     code: int
     said: str
+    logged: str
+    """Ansible's own output, '' with -v."""
     written: set[str]
     sent: dict[str, list[tuple[str, bytes]]]
     calls: list[tuple[str, str, answers.Answer]]
@@ -162,6 +165,9 @@ class Site:
             timeout=TIMEOUT_SECONDS,
             check=False,
         )
+        logs = self.root / "site/logs"
+        logged = "".join(path.read_text(errors="replace") for path in sorted(logs.glob("*.log")))
+        shutil.rmtree(logs, ignore_errors=True)
         after = self.state()
         written = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
         sent = {
@@ -170,7 +176,7 @@ class Site:
             ]
             for board in BOARDS
         }
-        return Run(ran.returncode, ran.stdout, written, sent, calls(boards))
+        return Run(ran.returncode, ran.stdout, logged, written, sent, calls(boards))
 
 
 def calls(boards: Path) -> list[tuple[str, str, answers.Answer]]:

@@ -31,6 +31,7 @@ from tests.hostile.site import (
 from tests.unit.roles import signed_debs
 
 SERVER, AGENT, _ = BOARDS
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 REPORTS = r"site/reports(/.*)?"
 RECORDS = r"home/\.local(/state(/jetson-k3s(/.*)?)?)?"
 BACKUPS = r"site/backups(/k3s-jetson-1-\d{8}T\d{6}Z\.tar\.gz\.gpg(\.partial)?)?|" + RECORDS
@@ -131,6 +132,7 @@ def assert_unharmed(run: Run, playbook: str, attacks: dict[str, list[str]]) -> N
     """Only the report was written, no secret left the controller, and other boards got no hostile text."""
     allowed = re.compile(PLAYBOOKS[playbook][1])
     assert sorted(name for name in run.written if not allowed.fullmatch(name)) == [], run.said
+    assert CONTROL.findall(run.said + run.logged) == []
     assert any(run.sent.values()), run.said
     told = {board: b"\n".join(content for _, content in sent) for board, sent in run.sent.items()}
     assert [board for board, text in told.items() if SECRET.encode() in text] == []
@@ -180,7 +182,6 @@ def test_terminal_gets_no_escape_sequence_of_a_task_that_fails(site: Site, line:
     attacks = {AGENT: ["fails"]}
     run = site.play(core(line), "status", attacks, *PLAYBOOKS["status"][0], ANSIBLE_VERBOSITY=verbosity)
     assert_unharmed(run, "status", attacks)
-    assert re.findall(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]", run.said) == []
     assert "\\x1b]0;hostile\\x07" in run.said
 
 
