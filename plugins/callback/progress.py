@@ -33,7 +33,7 @@ extends_documentation_fragment:
 options:
   log_directory:
     description: Directory of the files, on this computer. It keeps those of the last 50 runs.
-    type: str
+    type: path
     default: logs
     ini:
       - {section: callback_progress, key: log_directory}
