@@ -47,7 +47,7 @@ lint: dev
 	.venv/bin/lint-imports --no-logo --no-cache
 	.venv/bin/yamllint --strict .
 	$(PYTHON) -m tools.words
-	.venv/bin/shellcheck install.sh tools/bootstrap.sh
+	.venv/bin/shellcheck jetson-k3s install.sh tools/bootstrap.sh
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
 unit: dev

@@ -86,7 +86,7 @@ if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
     sh tools/bootstrap.sh ansible-2.16 ||
         die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
 else
-    [ -n "$(find -H .venv/.ansible .venv/.dev -newer tools/requirements/ansible.txt 2>/dev/null)" ] || sh tools/bootstrap.sh ansible
+    sh tools/bootstrap.sh refresh
 fi
 
 removal=''

@@ -2,9 +2,18 @@
 # bootstrap.sh ansible|ansible-2.16|image|dev: creates .venv. `ansible` is what the playbooks need, `ansible-2.16` the same for boards with
 # JetPack 4, `image` what builds the plugin's image: wheels with the hashes of tools/requirements/. `dev` is all of it, and besides what
 # tests and linters need, with the versions of constraints.txt.
+# bootstrap.sh refresh: `ansible` if .venv is missing or older than its list, for install.sh and jetson-k3s. A .venv with ansible-2.16 keeps it.
 # On a bare Debian machine it installs python3-venv first (root and apt needed for that only).
 set -eu
 cd "$(dirname "$0")/.."
+
+if [ "$1" = refresh ]; then
+    has=$(cat .venv/.ansible 2>/dev/null) || has=''
+    set -- "${has:-ansible}"
+    newer=$(find -H .venv/.ansible .venv/.dev -newer "tools/requirements/$1.txt" 2>/dev/null) || :
+    [ -z "$newer" ] || [ ! -x .venv/bin/python ] || exit 0
+    echo "Installing Ansible in .venv (tools/requirements/$1.txt)"
+fi
 
 minor=10
 case "$1" in
@@ -48,4 +57,4 @@ if [ "$marker" = dev ]; then
     $pip 'pip>=25.1' # knows --group
     $pip --constraint constraints.txt --group dev --editable .
 fi
-touch ".venv/.$marker"
+echo "$lock" > ".venv/.$marker"

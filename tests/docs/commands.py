@@ -19,7 +19,8 @@ from tests.docs import markdown
 PROMPT = re.compile(r"^(?P<where>[a-z][a-z0-9-]*)?\$ (?P<command>.+)$")
 # A synopsis, which has its options in brackets, is no command.
 OURS = re.compile(
-    r"^(make|ansible-playbook|ansible-galaxy|python -m|pytest|tegra-device-plugin|\.venv/bin/\S+) [^\[]+$"
+    r"^(make|ansible-playbook|ansible-galaxy|python -m|pytest|tegra-device-plugin|"
+    r"\./jetson-k3s|\.venv/bin/\S+) [^\[]+$"
 )
 # A remark at the end of a line, set off by blanks.
 REMARK = re.compile(r"\s+#\s.*$")

@@ -48,6 +48,8 @@ class Site:
         archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{ARCH}.tar.gz"
         return {
             "-i inventory ": f"-i {given} ",
+            "./jetson-k3s status": f"./jetson-k3s status -i {given}",
+            "./jetson-k3s COMMAND": "./jetson-k3s status",
             "inventory.example inventory": f"inventory.example {self.directory}/inventory",
             "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
             # Relative, as the document has it.

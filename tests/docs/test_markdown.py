@@ -51,7 +51,10 @@ def named_pages() -> Iterator[tuple[str, str, str]]:
     files = [
         path for name in CODE_OF_PROJECT for path in (CHECKOUT / name).rglob("*") if path.suffix != ".pyc"
     ]
-    files += [CHECKOUT / name for name in ("Makefile", "ansible.cfg", "install.sh", "inventory.example")]
+    files += [
+        CHECKOUT / name
+        for name in ("Makefile", "ansible.cfg", "install.sh", "jetson-k3s", "inventory.example")
+    ]
     for path in files:
         if path.is_file() and path.suffix not in (".png", ".svg", ".ptx", ".gz"):
             for match in PAGE.finditer(path.read_text(errors="replace")):

@@ -36,7 +36,7 @@ if command.startswith("cat"):
 elif command == "hostname":
     print(board["hostname"])
 """
-FILES = ("install.sh", "ansible.cfg", "tools/requirements/ansible.txt")
+FILES = ("install.sh", "ansible.cfg", "tools/bootstrap.sh", "tools/requirements/ansible.txt")
 AS_FLASHED = {"192.0.2.11": {"hostname": "ubuntu"}, "192.0.2.12": {"hostname": "ubuntu"}}
 ONE = """\
 # Written by install.sh. inventory.example shows more.

@@ -1,0 +1,354 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a playbook of this checkout: what ./jetson-k3s does, except for `install`.
+
+Finds the inventory, and asks for sudo's password if a board needs one. All other options are those of
+ansible-playbook, which replaces this process, so the exit status is its own. Status 2 with a message if it
+was not started. Needs Python 3.10 or newer, and no package.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+CHECKOUT = Path(__file__).resolve().parents[1]
+TOOLS = CHECKOUT / ".venv/bin"
+REFUSED, INTERRUPTED = 2, 130
+MOST_NAMES = 5
+"""Boards that a message names; more are a number."""
+UNABLE = r"(?:Missing \w+ password|sudo: a password is required)"
+"""Of a board without its password: what Ansible says over SSH, and sudo on this computer."""
+
+
+class RefusedError(Exception):
+    """The playbook is not started; the message says what is wrong and what to do."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A playbook. `boards` is the pattern of the hosts on which it uses sudo."""
+
+    summary: str
+    boards: str = "k3s_cluster"
+
+
+INSTALL = "install"
+COMPLETION = "completion"
+SHELLS = ("bash", "zsh")
+COMMANDS = {
+    "status": Command("Show the GPUs, the pods that use them, and when certificates expire"),
+    "verify": Command("Verify that pods on each board get the GPU"),
+    "drift": Command("Show how the boards differ from the inventory"),
+    "site": Command("Bring all boards to the state of the inventory"),
+    "preflight": Command("Check each board, and change nothing"),
+    "upgrade": Command("Upgrade K3s, node by node"),
+    "backup": Command("Back up the control plane to this computer, encrypted", "server"),
+    "restore": Command("Restore the cluster from a backup"),
+    "kubeconfig": Command("Write a kubeconfig on this computer", "server"),
+    "reboot": Command("Reboot the boards in batches"),
+    "reset": Command("Remove K3s from boards"),
+    "forget": Command("Delete the nodes of boards that are gone"),
+    "os-update": Command("Update the packages of the operating system"),
+    "power-mode": Command("Set the power mode of the boards"),
+    "monitoring": Command("Write targets, alerts and dashboard for Prometheus and Grafana", "monitoring"),
+    "jtop": Command("Install the jtop service on the boards"),
+    "rotate-token": Command("Replace the server token"),
+    "rotate-ca": Command("Replace the CAs of the cluster"),
+    "bundle": Command(
+        "Make the offline bundle on this computer", "{{ bundle_debs_from | default('') or '!all' }}"
+    ),
+}
+OTHERS = {
+    INSTALL: "Make one board a node, and prove its GPU (install.sh)",
+    COMPLETION: f"Print the completion of commands and boards for a shell: {' or '.join(SHELLS)}",
+}
+# Needs no board, so it needs no inventory either.
+WITHOUT_INVENTORY = "bundle"
+
+OPTIONS = """\
+options:
+  -i, --inventory FILE          without it: ./inventory, else that of the checkout
+  -l, --limit BOARDS            only these boards or groups, such as jetson-2,jetson-3
+  -e, --extra-vars NAME=VALUE   a setting for this run; -e @FILE reads settings from a file
+  -C, --check                   change nothing, and show what would be changed
+  -D, --diff                    show the differences of files
+  -v, --verbose                 Ansible's own output on the screen; -vvv shows more
+  --become-password-file FILE   sudo's password, for runs without a terminal
+
+.venv/bin/ansible-playbook --help has all options.
+"""
+
+
+def playbook(name: str) -> Path:
+    """The playbook of a command."""
+    return CHECKOUT / "playbooks" / f"{name.replace('-', '_')}.yml"
+
+
+def usage() -> str:
+    """The list of the commands."""
+    entries = {INSTALL: OTHERS[INSTALL], **{name: one.summary for name, one in COMMANDS.items()}}
+    width = max(map(len, entries))
+    lines = [f"  {name:{width}}  {text}" for name, text in (entries | OTHERS).items()]
+    head = ["usage: ./jetson-k3s COMMAND [OPTION...]", "", "commands:"]
+    return "\n".join([*head, *lines, "", "./jetson-k3s COMMAND --help describes a command.", ""])
+
+
+def description(text: str, name: str) -> str:
+    """The comment at the top of a playbook, with the commands as they are typed here."""
+    lines = text.splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith("#"))
+    end = next(number for number, line in enumerate(lines) if number > start and not line.startswith("#"))
+    comment = "\n".join(line.removeprefix("#").removeprefix(" ") for line in lines[start:end])
+    return re.sub(
+        rf"ansible-playbook (-i inventory )?\S+/{playbook(name).name}", f"./jetson-k3s {name}", comment
+    )
+
+
+def known_options(name: str) -> argparse.ArgumentParser:
+    """The options of ansible-playbook that matter here."""
+    parser = argparse.ArgumentParser(prog=f"jetson-k3s {name}", add_help=False)
+    parser.add_argument("-h", "--help", action="store_true")
+    parser.add_argument("-i", "--inventory", "--inventory-file", action="append", default=[])
+    parser.add_argument("-l", "--limit")
+    parser.add_argument("-v", "--verbose", action="count")
+    own = ("-b", "--become", "-K", "--ask-become-pass", "-k", "--ask-pass")
+    parser.add_argument(
+        *own, "-J", "--ask-vault-password", "--ask-vault-pass", dest="own", action="store_true"
+    )
+    parser.add_argument("--become-password-file", "--become-pass-file", dest="own")
+    parser.add_argument("--vault-id", action="append", default=[])
+    return parser
+
+
+def inventory(name: str, given: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    """The option that names the inventory, if the person has not given one. Raises RefusedError."""
+    if given or "ANSIBLE_INVENTORY" in environment:
+        return []
+    own = CHECKOUT / "inventory"
+    for found in (Path("inventory"), own):
+        if found.exists():
+            return ["-i", str(found)]
+    if name == WITHOUT_INVENTORY:
+        return ["-i", "localhost,"]
+    raise RefusedError(
+        f"there is no inventory: neither ./inventory nor {own}. For one board, ./jetson-k3s {INSTALL} "
+        "USER@HOST writes it. For several boards: cp inventory.example inventory, and put your boards there "
+        "(docs/fleet.md). -i FILE names another place. Nothing was done."
+    )
+
+
+def with_servers(limit: str) -> str:
+    """A limit that has the servers, too: tasks for a board are delegated to them."""
+    parts = re.split(r"[,:](?![^\[]*\])", limit)
+    return f"{limit},server" if any(not part.strip().startswith(("!", "&")) for part in parts) else limit
+
+
+def without_password(output: str) -> list[str]:
+    """The boards where sudo needs a password that Ansible lacks, in the output of tools/try_sudo.yml."""
+    results = re.split(r"^(?=\w+: \[)", output, flags=re.MULTILINE)
+    failures = (re.match(rf"fatal: \[([^\]]+)\].*{UNABLE}", one, re.DOTALL) for one in results)
+    return [failure[1] for failure in failures if failure]
+
+
+def names(boards: Sequence[str]) -> str:
+    """Some names, and the number of the others."""
+    more = len(boards) - MOST_NAMES
+    return ", ".join(boards[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+def own_password(options: argparse.Namespace, environment: Mapping[str, str]) -> bool:
+    """Whether the person has chosen how to become root, or Ansible asks for another password first."""
+    asks = any(one.endswith("@prompt") for one in options.vault_id)
+    set_up = ("ANSIBLE_BECOME_PASSWORD_FILE", "ANSIBLE_BECOME_ASK_PASS")
+    return bool(options.own) or asks or any(one in environment for one in set_up)
+
+
+def try_sudo(
+    command: Command, arguments: Sequence[str], limit: str | None, env: Mapping[str, str]
+) -> list[str]:
+    """The boards where sudo needs a password. Raises RefusedError if the inventory cannot be read.
+
+    A board that does not answer is not among them: the playbook says why it does not.
+    """
+    ran = subprocess.run(
+        [
+            str(TOOLS / "ansible-playbook"),
+            *arguments,
+            *(["--limit", with_servers(limit)] if limit else []),
+            "--extra-vars",
+            json.dumps({"try_sudo_boards": command.boards}),
+            str(CHECKOUT / "tools/try_sudo.yml"),
+        ],
+        env={
+            **{name: value for name, value in env.items() if name != "ANSIBLE_FORCE_COLOR"},
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default",
+            "ANSIBLE_CALLBACK_RESULT_FORMAT": "json",
+            # The playbook tries longer.
+            "ANSIBLE_SSH_RETRIES": "0",
+            "ANSIBLE_TIMEOUT": "5",
+            "ANSIBLE_TASK_TIMEOUT": "20",
+        },
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if "parse inventory source" in ran.stderr:
+        sys.stderr.write(ran.stderr)
+        raise RefusedError(
+            "the inventory cannot be read, or does not exist. inventory.example shows its form. Settings in "
+            "YAML go into group_vars/k3s_cluster.yml beside it. Nothing was done."
+        )
+    return without_password(ran.stdout)
+
+
+def become(
+    name: str, options: argparse.Namespace, arguments: Sequence[str], env: Mapping[str, str]
+) -> list[str]:
+    """The option for sudo's password, if a board needs one. Raises RefusedError without a terminal."""
+    if own_password(options, env):
+        return []
+    boards = try_sudo(COMMANDS[name], arguments, options.limit, env)
+    if not boards:
+        return []
+    if not sys.stdin.isatty():
+        raise RefusedError(
+            f"sudo asks for a password on {names(boards)}, and there is no terminal to type it. "
+            "Write it into a file that only you can read, and add --become-password-file FILE. "
+            "Nothing was done."
+        )
+    sys.stderr.write(f"sudo asks for a password on {names(boards)}. Type it here, once for all boards.\n")
+    sys.stderr.flush()
+    return ["--ask-become-pass"]
+
+
+def run(name: str, arguments: Sequence[str]) -> NoReturn:
+    """Become ansible-playbook. Raises RefusedError."""
+    options, _ = known_options(name).parse_known_args(arguments)
+    if options.help:
+        sys.stdout.write(f"usage: ./jetson-k3s {name} [OPTION...]\n\n{COMMANDS[name].summary}.\n\n")
+        sys.stdout.write(f"{description(playbook(name).read_text(), name)}\n\n{OPTIONS}")
+        sys.exit()
+    defaults = {
+        "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+    }
+    env = defaults | os.environ
+    arguments = [*inventory(name, options.inventory, env), *arguments]
+    arguments = [*become(name, options, arguments, env), *arguments, str(playbook(name))]
+    sys.stdout.flush()
+    os.execve(TOOLS / "ansible-playbook", ["ansible-playbook", *arguments], env)  # noqa: S606 - no shell
+
+
+def listed(words: Sequence[str]) -> list[str]:
+    """The boards and groups of the inventory of this command line; [] if there is none."""
+    options, _ = known_options("").parse_known_args(words)
+    try:
+        place = inventory("", options.inventory, os.environ)
+        given = [part for one in options.inventory for part in ("-i", one)]
+        command = [str(TOOLS / "ansible-inventory"), *place, *given, "--list"]
+        env = {"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"), **os.environ}
+        ran = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        )
+    except (RefusedError, OSError, subprocess.CalledProcessError):
+        return []
+    groups = {group: entry for group, entry in json.loads(ran.stdout).items() if group != "_meta"}
+    return sorted({*groups, *(host for entry in groups.values() for host in entry.get("hosts", []))})
+
+
+def candidates(words: Sequence[str], boards: Callable[[Sequence[str]], Iterable[str]]) -> list[str]:
+    """The completions of the last argument; [] for names of files."""
+    *before, last = words
+    before = [one for one in before if one != "="]  # bash splits --limit=BOARD
+    last = last.removeprefix("=")
+    found: Iterable[str] = ()
+    if not before:
+        found = (INSTALL, *COMMANDS, COMPLETION, "--help")
+    elif before == [COMPLETION]:
+        found = SHELLS
+    elif before[0] in COMMANDS and before[-1] in ("-l", "--limit"):
+        found = boards(before[:-1])
+    elif before[0] in COMMANDS and last.startswith("-"):
+        found = re.findall(r"--[a-z-]+(?= )", OPTIONS.partition("\n\n")[0])
+    return [one for one in found if one.startswith(last)]
+
+
+def completion(shell: str) -> str:
+    """The script of a shell. It calls this program for each completion."""
+    program = shlex.quote(str(CHECKOUT / "jetson-k3s"))
+    if shell == "bash":
+        return f"""\
+_jetson_k3s() {{
+    local IFS=$'\\n'
+    COMPREPLY=($({program} {COMPLETION} words "${{COMP_WORDS[@]:1:COMP_CWORD}}" 2> /dev/null))
+}}
+complete -o default -F _jetson_k3s jetson-k3s
+"""
+    return f"""\
+#compdef jetson-k3s
+_jetson_k3s() {{
+    local -a found
+    found=(${{(f)"$({program} {COMPLETION} words "${{(@)words[2,CURRENT]}}" 2> /dev/null)"}})
+    if (( $#found )); then compadd -a found; else _files; fi
+}}
+compdef _jetson_k3s jetson-k3s
+"""
+
+
+def complete(arguments: Sequence[str]) -> str:
+    """The answer to `completion`. Raises RefusedError."""
+    if arguments[:1] == ["words"] and len(arguments) > 1:
+        return "".join(f"{one}\n" for one in candidates(arguments[1:], listed))
+    if len(arguments) != 1 or arguments[0] not in SHELLS:
+        raise RefusedError(f"name a shell: {' or '.join(f'{COMPLETION} {shell}' for shell in SHELLS)}")
+    return completion(arguments[0])
+
+
+def unknown(name: str) -> str:
+    """The message about a command that there is not."""
+    near = difflib.get_close_matches(name.replace("_", "-"), [INSTALL, *COMMANDS, COMPLETION])
+    hint = f"Did you mean {' or '.join(near)}? " if near else ""
+    return f"there is no command {name}. {hint}./jetson-k3s --help has all commands."
+
+
+def main(argv: Sequence[str]) -> int:
+    """Do what the arguments say; return the exit status."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # of --help | head
+    name, arguments = (argv[0], argv[1:]) if argv else ("", ())
+    try:
+        if name in ("-h", "--help"):
+            sys.stdout.write(usage())
+        elif not name:
+            sys.stderr.write(usage())
+            return REFUSED
+        elif name == COMPLETION:
+            sys.stdout.write(complete(list(arguments)))
+        elif name in COMMANDS:
+            run(name, arguments)
+        else:
+            sys.stderr.write(f"jetson-k3s: {unknown(name)}\n")
+            return REFUSED
+    except RefusedError as refused:
+        sys.stderr.write(f"jetson-k3s: {refused}\n")
+        return REFUSED
+    except KeyboardInterrupt:
+        sys.stderr.write("\njetson-k3s: interrupted; nothing was done\n")
+        return INTERRUPTED
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
