@@ -138,6 +138,7 @@ class Site:
                 "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
                 "ANSIBLE_CONNECTION_PLUGINS": f"{HERE}/connection_plugins",
                 "ANSIBLE_NOCOLOR": "1",
+                "JETSON_K3S_LOG_DIRECTORY": f"{self.root}/site/logs",
                 "PYTHONPATH": os.pathsep.join(
                     [*([str(core)] if core else []), str(CHECKOUT), f"{CHECKOUT}/plugin"]
                 ),
@@ -166,6 +167,7 @@ class Site:
             check=False,
         )
         logs = self.root / "site/logs"
+        assert logs.is_dir() or "ANSIBLE_VERBOSITY" in settings
         logged = "".join(path.read_text(errors="replace") for path in sorted(logs.glob("*.log")))
         shutil.rmtree(logs, ignore_errors=True)
         after = self.state()
