@@ -158,7 +158,7 @@ class Interruption:
         self._came = True
 
     def _release(self) -> None:
-        if self._handler:
+        if self._handler is not None:  # the default action is a handler, and false
             signal.signal(signal.SIGINT, self._handler)
             self._handler = None
         if self._came:
@@ -296,8 +296,8 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         """Show differences with --diff."""
         if self._quiet and context.CLIARGS.get("diff"):
             results = result._result.get("results", [result._result])
-            shown = [self._get_diff(one["diff"]) for one in results if one.get("diff") and one.get("changed")]
-            for text in filter(None, shown):
+            texts = [self._get_diff(one["diff"]) for one in results if one.get("diff") and one.get("changed")]
+            for text in filter(None, texts):
                 task = result._task.get_name(include_role_fqcn=False)
                 self._say(progress.block(f"{result._host.get_name()}: {task}", None))
                 self._say(text.rstrip())

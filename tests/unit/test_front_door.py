@@ -20,6 +20,7 @@ import pytest
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
+from tests.unit.commands import run, script
 from tools import front_door
 
 FILES = (
@@ -77,35 +78,14 @@ class Checkout:
         self, *arguments: str, program: str = "", cwd: Path | None = None, terminal: bool = False
     ) -> tuple[int, str]:
         """Run it with a terminal or without one; its status and output."""
-        ours, theirs = pty.openpty() if terminal else (-1, subprocess.DEVNULL)
-        ran = subprocess.run(
-            [program or self.program, *arguments],
-            cwd=cwd or self.path,
-            env=self.environment,
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        if terminal:
-            os.close(ours)
-            os.close(theirs)
-        return ran.returncode, ran.stdout
+        command = [program or self.program, *arguments]
+        return run(command, cwd or self.path, self.environment, "" if terminal else None)
 
     def real(self, name: str, line: str = "2.19") -> None:
         """Put a real program of Ansible into .venv."""
         command = shlex.join([sys.executable, "-m", "ansible", name])
         path = f"export PYTHONPATH={shlex.quote(str(core(line) or ''))}\n"
         script(self.path / f".venv/bin/ansible-{name}", f'#!/bin/sh\n{path}exec {command} "$@"\n')
-
-
-def script(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)  # a link leads to a program of this machine
-    path.write_text(text)
-    path.chmod(0o755)
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 
 import json
 import os
-import pty
 import shlex
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.docs import CHECKOUT
+from tests.unit.commands import run, script
 from tools import install_board
 from tools.install_board import RESERVED, UNKNOWN, Fleet, Place, RefusedError, Route
 
@@ -73,30 +72,8 @@ class Checkout:
 
     def install(self, *arguments: str, typed: str | None = None, cwd: Path | None = None) -> tuple[int, str]:
         """Run it with a terminal on which this is typed, or without one; its status and output."""
-        ours, theirs = pty.openpty() if typed is not None else (-1, subprocess.DEVNULL)
-        if typed is not None:
-            os.write(ours, typed.encode())
-        ran = subprocess.run(
-            [self.path / "install.sh", *arguments],
-            cwd=cwd or self.path,
-            env={"PATH": f"{self.path}/bin:{os.environ['PATH']}", "HOME": str(self.path)},
-            stdin=theirs,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        if typed is not None:
-            os.close(ours)
-            os.close(theirs)
-        return ran.returncode, ran.stdout
-
-
-def script(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(0o755)
+        environment = {"PATH": f"{self.path}/bin:{os.environ['PATH']}", "HOME": str(self.path)}
+        return run([self.path / "install.sh", *arguments], cwd or self.path, environment, typed)
 
 
 @pytest.fixture

@@ -211,6 +211,28 @@ def test_interruption_is_one_line(tmp_path: Path) -> None:
     assert terminal.screen[1:] == ["[ERROR]: User interrupted execution"]
 
 
+def test_action_of_an_interruption_is_the_same_after_a_fork() -> None:
+    """After the first Ctrl-C Ansible sets the default action, which ends the run at the second one."""
+    program = """
+import os, signal
+from ansible_collections.jetson_k3s.cluster.plugins.callback.progress import Interruption
+signal.signal(signal.SIGINT, signal.SIG_DFL)
+Interruption()
+if os.fork() == 0:
+    os._exit(0)
+os.wait()
+print(signal.getsignal(signal.SIGINT) == signal.SIG_DFL)
+"""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(CHECKOUT / ".collections")},
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout == "True\n"
+
+
 def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
