@@ -22,7 +22,7 @@ from types import FrameType
 
 HERE = Path(__file__).resolve().parent
 SETTINGS = HERE.parent / "ansible.cfg"
-# As in plugins/filter/controller_paths.py: the collection has no ansible.cfg, and no files of its user.
+# As in plugins/plugin_utils/controller_paths.py: the collection has no ansible.cfg, and no files of its user.
 REPORTS = (HERE.parent if SETTINGS.exists() else Path.cwd()) / "reports"
 INDEX = "index.json"
 # What a run publishes; of an earlier run nothing may be left, should this one not come so far.

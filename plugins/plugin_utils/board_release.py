@@ -30,3 +30,6 @@ def codename(jetpack: str | None) -> str:
 def packages_archive(jetson: Mapping[str, Any]) -> str:
     """The bundle's file with Debian packages for a board. They depend on its release of Ubuntu."""
     return f"debs-jetpack{generation(jetson['jetpack'])}-{architecture(jetson['arch'])}.tar"
+
+
+FILTERS = {"board_architecture": architecture, "board_packages_archive": packages_archive}

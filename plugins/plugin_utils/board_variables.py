@@ -25,3 +25,6 @@ def facts_of(hosts: Iterable[str], hostvars: Hostvars) -> dict[str, Facts]:
     """{inventory name: facts} of those boards that have facts."""
     found = values_of(hosts, hostvars, "ansible_facts")
     return {host: facts["jetson"] for host, facts in found.items() if "jetson" in facts}
+
+
+FILTERS = {"board_facts": facts_of, "board_values": values_of}

@@ -20,3 +20,6 @@ def wanted_versions(bundle: Mapping[str, Any], configured: str) -> dict[str, Any
 def wanted_version(bundle: Mapping[str, Any], configured: str) -> str:
     """The version of K3s that boards get."""
     return str(wanted_versions(bundle, configured)["k3s_version"])
+
+
+FILTERS = {"k3s_wanted_version": wanted_version}

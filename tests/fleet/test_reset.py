@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reset as reset
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_nodes
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_reset as reset
 
 from tests.ansible_core import CORES, OLDEST
 from tests.fleet.local import TIMEOUT_SECONDS

@@ -6,7 +6,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import rollout as filters
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import rollout as filters
 
 from tests.docs import CHECKOUT
 

@@ -9,10 +9,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter.gpu_report import summary
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet as fleets
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_junit as junit
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_report
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.gpu_report import summary
 
 from tests.reports import samples
 from tests.reports.samples import fleet

@@ -17,7 +17,7 @@ PREFIX = "ansible_collections.jetson_k3s.cluster.plugins."
 # A module runs on a board, with what Ansible sends there: module_utils. The others run on the controller.
 BELOW = {
     "callback": {"plugin_utils", "module_utils"},
-    "filter": {"filter", "plugin_utils", "module_utils"},
+    "filter": {"plugin_utils"},
     "plugin_utils": {"plugin_utils", "module_utils"},
     "modules": {"module_utils"},
     "module_utils": {"module_utils"},

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_options as options
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_reading as reading
 
 from tests.lab import gomodules, k3s
 from tools.process import run

@@ -4,8 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import bundle, k3s_upgrade
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables, bundle, k3s_upgrade
 
 from tests.unit.roles.places import Data
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import controller_paths
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import controller_paths
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
@@ -127,7 +127,7 @@ def test_paths_of_a_person(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_defaults_of_a_checkout_and_of_a_collection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert controller_paths.checkout_path("reports") == str(CHECKOUT / "reports")
-    code = tmp_path / "c/ansible_collections/jetson_k3s/cluster/plugins/filter/controller_paths.py"
+    code = tmp_path / "c/ansible_collections/jetson_k3s/cluster/plugins/plugin_utils/controller_paths.py"
     assert controller_paths.checkout_path("reports", code) == str(tmp_path / "reports")
 
 

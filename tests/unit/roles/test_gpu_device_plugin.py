@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as planning
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.modules import container_command, koordinator_device
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_api_users as api_users
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_manifest as manifest
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )

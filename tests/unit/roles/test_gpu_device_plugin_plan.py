@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin as planning
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_answers as answers
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
 
 from tests.unit.roles.places import ROLES, Data

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_status as filters
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_status_credentials as status
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_certificates as certificates
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
     jetson_certificates as board_certificates,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl, k3s_quantities
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_observe as observe
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_status as filters
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_status_credentials as status
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_certificates as certificates
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
 from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
 

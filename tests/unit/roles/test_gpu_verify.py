@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_verify as filters
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims, gpu_verify_node
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_device_query as query
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_pods as pods
@@ -18,6 +17,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runn
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_board
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_checks as module
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_verify as filters
 from tegra_device_plugin.cli import main as plugin
 from tegra_device_plugin.config import settings
 from tegra_device_plugin.config.units import PRESETS

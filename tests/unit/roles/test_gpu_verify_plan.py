@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_verify_plan as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_verify_plan as planning
 
 from tests.unit.roles.places import Data
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_backup as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_backup as planning
 
 from tests.unit.roles.places import Data
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_registries as registries
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network, jetson_services
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_files
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_registries as registries
 
 from tests.unit.roles.places import Data, k3s_paths
 from tests.unit.roles.playing import Run, play_text, run_module

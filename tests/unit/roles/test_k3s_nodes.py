@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl as kubectl
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_offers as offered
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner as owners
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node as node_module
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_node_schedule as schedule
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_reset as reset
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s
 
 from tests.unit.roles import playing
 from tests.unit.roles.places import Data

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration as configuring
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_files as planning
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_restart, k3s_supply
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_tokens as tokens
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_version
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_configuration as configuring
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_files as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_restart, k3s_supply, k3s_version
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_tokens as tokens
 
 from tests.unit.roles.places import ROLES, Data
 

@@ -14,9 +14,9 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_backup as plans
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive as archive
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_restore as restore
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_backup as plans
 
 from tests.unit.roles.places import Data
 from tests.unit.roles.playing import answer

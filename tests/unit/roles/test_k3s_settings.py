@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration, k3s_files
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_options as options
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading as reading
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import redact
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_configuration, k3s_files
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_options as options
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_reading as reading
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_k3s as preflight
 
 from tests.planted import COMMAND, EXEC_START

@@ -16,10 +16,10 @@ from typing import Any
 import jinja2
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import board_reboot
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_upgrade as upgrade
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_packages as reboots
 from ansible_collections.jetson_k3s.cluster.plugins.modules import nvpmodel
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_reboot
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_upgrade as upgrade
 
 from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import answer, play_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import monitoring as monitoring_module
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import monitoring as monitoring_module
 
 from tests.observability import promql
 from tests.unit.roles.places import ROLES

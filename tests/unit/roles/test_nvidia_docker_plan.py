@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import nvidia_docker as planning
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import nvidia_docker as planning
 
 from tests.unit.roles.places import ROLES, Data
 

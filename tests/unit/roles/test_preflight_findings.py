@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s as address
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_configuration
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
     BundleError,
@@ -18,6 +16,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive 
     sha256,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info as bundle_module
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s as address
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_configuration
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as of_boards
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_etcd as of_etcd
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_identity as of_identity

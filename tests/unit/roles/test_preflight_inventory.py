@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight_inventory as of_inventory
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_inventory as of_inventory
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT

@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import k3s_reading, nvidia_docker
-from ansible_collections.jetson_k3s.cluster.plugins.filter import preflight as planning
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_reading, nvidia_docker
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight as planning
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules import findings_of_rules
 
 from tests.unit.roles.places import Data

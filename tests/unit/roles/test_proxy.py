@@ -19,10 +19,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.filter import proxy
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_download
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import proxy
 
 from tests.acceptance.site import Proxy, release_page
 from tests.acceptance.site import proxy as serving_proxy

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from ansible import context
-from ansible_collections.jetson_k3s.cluster.plugins.filter import run_lock as runs
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import file_locks
 from ansible_collections.jetson_k3s.cluster.plugins.modules import run_lock as lock
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import run_lock as runs
 
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import yaml
 from ansible.errors import AnsibleFilterError
-from ansible_collections.jetson_k3s.cluster.plugins.filter import gpu_device_plugin_stand_by as to_container
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts, k3s_reset
 from ansible_collections.jetson_k3s.cluster.plugins.modules import stand_by_container as container
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_stand_by as to_container,
 )
 
 from tests.unit.roles.places import ROLES, Data

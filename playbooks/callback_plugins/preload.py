@@ -1,0 +1,1 @@
+../../plugins/callback/preload.py

@@ -1,0 +1,304 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What role gpu_device_plugin deploys on a board: its decisions, from the board's facts and the settings."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypedDict
+
+from ansible.module_utils.compat.version import LooseVersion
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_manifests as manifests,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+
+AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
+THOR = "tegra264"
+# The DaemonSet of each API runs where its label is true.
+API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
+
+PLUGIN_OBJECTS = ["daemonset.apps/tegra-device-plugin", "configmap/tegra-device-plugin"]
+AGENT_OBJECTS = ["daemonset.apps/tegra-gpu-agent"]
+DRIVER_OBJECTS = [
+    *(
+        f"{kind}/tegra-dra-driver"
+        for kind in (
+            *("daemonset.apps", "configmap", "serviceaccount"),
+            *("clusterrole.rbac.authorization.k8s.io", "clusterrolebinding.rbac.authorization.k8s.io"),
+            "validatingadmissionpolicy.admissionregistration.k8s.io",
+            "validatingadmissionpolicybinding.admissionregistration.k8s.io",
+        )
+    ),
+    *(f"deviceclass.resource.k8s.io/{name}gpu.jetson-k3s.github.io" for name in ("", "shared.")),
+]
+# Before this version a server does not know the kinds of DRA, and has never had any.
+DRA_SINCE = "1.34"
+EXTENDED_RESOURCE_SINCE = "1.36"  # pods that ask for nvidia.com/gpu get a claim
+PIDFD_SINCE = "5.3"  # Linux' pidfd_open, by which the agent ends a process
+
+# What the plugin reads of a board, and what it gets of it in a container of its own.
+PATHS = ("/sys", "/dev", "/etc", "/proc/meminfo")
+# Begins the name of the container of a run with containerd. Each run has one of its own.
+CONTAINER = "tegra-device-plugin-command"
+# `ctr run` does not tell a program that its standard input has ended, if that was before the program began.
+# So the settings are an argument, which becomes the program's standard input.
+WITH_SETTINGS = (
+    "import os, runpy, sys; file = os.memfd_create('settings'); os.write(file, sys.argv.pop(1).encode()); "
+    "os.dup2(file, 0); runpy.run_module('tegra_device_plugin', run_name='__main__')"
+)
+
+
+class Settings(TypedDict):
+    """What the inventory says, and what other roles have found."""
+
+    api: str
+    apis: list[str]
+    """gpu_device_plugin_api of all boards of the cluster."""
+    image: str
+    config: dict[str, Any]
+    agent: dict[str, Any]
+    metrics_on_host: bool
+    container_runtime: str
+    credentials: bool
+    """Whether the kubelet has credentials of registries, which Docker takes, too."""
+    strict: bool
+    node: str
+    k3s_version: str
+    """Of the server. Boards may have an older one."""
+
+
+class Agent(TypedDict):
+    """The node agent's settings."""
+
+    enabled: bool
+    mode: str
+    qos_policy: str
+    host_pid: bool
+
+
+class Command(TypedDict):
+    """A container of the plugin's image on the board: arguments of the module container_command."""
+
+    argv: list[str]
+    name: str | None
+    stdin: str | None
+
+
+class Engine(TypedDict):
+    """Commands of the pods' engine, each without the image's name."""
+
+    inspect: list[str]
+    pull: list[str]
+
+
+class Plan(TypedDict):
+    """What the tasks carry out."""
+
+    refused: list[str]
+    """Why these settings cannot be deployed on this board."""
+    api: str
+    image: dict[str, str]
+    """As plugin_image.Image."""
+    loaded: bool
+    """Whether Docker has the image of the bundle already."""
+    engine: Engine
+    labels_command: Command
+    koordinator_command: Command | None
+    """Only with Koordinator's preset."""
+    stands_by: bool
+    """Whether an instance starts with the board's Docker, before the kubelet."""
+    labels: dict[str, str | None]
+    """Labels of the node that say which DaemonSet runs there; None removes one."""
+    absent: list[str]
+    """Objects of the other API and of the agent, which go."""
+    rendering: dict[str, Any]
+    """Arguments of the manifest's filter."""
+
+
+def agent_of(given: Mapping[str, Any]) -> Agent:
+    """The node agent's settings, with their defaults."""
+    chosen = {**AGENT_DEFAULTS, **given}
+    return {
+        "enabled": boolean(chosen["enabled"]),
+        "mode": chosen["mode"],
+        "qos_policy": chosen["qosPolicy"],
+        "host_pid": boolean(chosen["hostPID"]),
+    }
+
+
+def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Iterator[str]:
+    """Why these settings cannot be deployed on this board."""
+    if len(set(settings["apis"])) > 1:
+        yield (
+            "gpu_device_plugin_api differs among the boards of this inventory. Set it for the group "
+            "k3s_cluster: pods of one cluster ask for GPUs in one way."
+        )
+    agent, units = agent_of(settings["agent"]), settings["config"].get("sharing", {}).get("units")
+    if not agent["enabled"]:
+        return
+    if settings["api"] != "device-plugin":
+        yield (
+            f"{board}: gpu_device_plugin_agent works with the device plugin only, and gpu_device_plugin_api "
+            f"is {settings['api']}. Leave one of them out of the inventory."
+        )
+    if agent["mode"] == "evict":
+        if LooseVersion(jetson["kernel"]) < LooseVersion(PIDFD_SINCE):
+            yield (
+                f"{board}: gpu_device_plugin_agent.mode evict needs Linux {PIDFD_SINCE} (pidfd_open), and "
+                f"this board has {jetson['kernel']}. Use `report`: one DaemonSet serves all boards."
+            )
+        if re.match(r"0+[A-Za-z]*$", str((units or {}).get("contextOverhead", "0"))):
+            yield (
+                f"{board}: gpu_device_plugin_agent.mode evict needs contextOverhead in `sharing.units` of "
+                "gpu_device_plugin_config: the GPU memory of one CUDA context. Without it, the agent would "
+                "end pods that keep their limit. Measure a context (docs/sharing.md), or use `report`."
+            )
+    elif jetson["soc"] == THOR and not agent["host_pid"]:
+        yield (
+            f"{board}: set hostPID: true in gpu_device_plugin_agent. This board is a Thor, whose driver "
+            "names processes by the board's own numbers, and the node agent has to see the same."
+        )
+    if agent["qos_policy"] == "burst-share" and units is None:
+        yield (
+            f"{board}: gpu_device_plugin_agent.qosPolicy burst-share divides the GPU's time by the pods' "
+            "shares, and none is configured here. Give gpu_device_plugin_config `sharing.units` "
+            "(docs/sharing.md), or use `best-effort`."
+        )
+
+
+def engine_of(settings: Settings) -> Engine:
+    """How the pods' engine says what it knows of an image, and how it pulls one."""
+    if settings["container_runtime"] == "containerd":
+        return {"inspect": ["k3s", "crictl", "inspecti"], "pull": ["k3s", "crictl", "pull"]}
+    # With the credentials of the kubelet, where role k3s has written them.
+    config = ["--config", "/var/lib/kubelet"] if settings["credentials"] else []
+    return {"inspect": ["docker", "image", "inspect"], "pull": ["docker", *config, "pull", "--quiet"]}
+
+
+def command(
+    arguments: list[str], image: plugin_image.Image, settings: Settings, stdin: str | None
+) -> Command:
+    """The plugin's image on the board itself, before there is a DaemonSet."""
+    if settings["container_runtime"] == "docker":
+        volumes = [f"--volume={path}:/host{path}:ro" for path in PATHS]
+        run = ["docker", "run", "--rm", "--network=none", "--read-only"]
+        options = [*(["--interactive"] if stdin else []), *volumes]
+        return {"argv": [*run, *options, image.name, *arguments], "name": None, "stdin": stdin}
+    # containerd has an image of a registry by its digest.
+    name = re.sub(r":[^:/]+@", "@", image.name)
+    if image.source != "registry":
+        name = f"docker.io/library/{image.name}"
+    mounts = [f"--mount=type=bind,src={path},dst=/host{path},options=rbind:ro" for path in PATHS]
+    run = ["k3s", "ctr", "--namespace=k8s.io", "run", "--rm", "--read-only", *mounts]
+    # Arguments replace the image's entrypoint here.
+    program = ["-c", WITH_SETTINGS, stdin] if stdin else ["-m", "tegra_device_plugin"]
+    argv = [*run, name, CONTAINER, "python3.11", *program, *arguments]
+    return {"argv": argv, "name": CONTAINER, "stdin": stdin}
+
+
+def labels_command(image: plugin_image.Image, settings: Settings) -> Command:
+    """The command that prints the node's labels. How many share the GPU is among them."""
+    agent, config = agent_of(settings["agent"]), settings["config"]
+    arguments = ["labels", "--host-root=/host", "--output=json"]
+    arguments += ["--config=/dev/stdin"] if config else []
+    arguments += [f"--qos-policy={agent['qos_policy']}"] if agent["enabled"] else []
+    return command(arguments, image, settings, json.dumps(config) if config else None)
+
+
+def koordinator_command(image: plugin_image.Image, settings: Settings) -> Command | None:
+    """The command that prints Koordinator's Device of the node, with its preset."""
+    config = settings["config"]
+    units = config.get("sharing", {}).get("units", {})
+    if units.get("preset") != "koordinator":
+        return None
+    arguments = ["koordinator-device", "--host-root=/host", "--config=/dev/stdin", settings["node"]]
+    return command(arguments, image, settings, json.dumps(config))
+
+
+def absent_objects(settings: Settings) -> list[str]:
+    """Objects of the other API and of the agent, as `kubectl delete` takes them."""
+    if settings["api"] == "dra":
+        return [*PLUGIN_OBJECTS, *AGENT_OBJECTS]
+    knows_dra = LooseVersion(settings["k3s_version"].lstrip("v")) >= LooseVersion(DRA_SINCE)
+    agent = [] if agent_of(settings["agent"])["enabled"] else AGENT_OBJECTS
+    return [*agent, *(DRIVER_OBJECTS if knows_dra else [])]
+
+
+def rendering(image: plugin_image.Image, settings: Settings) -> dict[str, Any]:
+    """Arguments of the filter that renders the manifest of this API."""
+    common = {
+        "image": image.name,
+        "image_id": image.identity,
+        "container_runtime": settings["container_runtime"],
+        "config": settings["config"],
+        "metrics_on_host": boolean(settings["metrics_on_host"]),
+    }
+    if settings["api"] == "dra":
+        version = LooseVersion(settings["k3s_version"].lstrip("v"))
+        return common | {"extended_resource": version >= LooseVersion(EXTENDED_RESOURCE_SINCE)}
+    agent = agent_of(settings["agent"])
+    return common | {"strict": boolean(settings["strict"]), "agent": agent if agent["enabled"] else None}
+
+
+def offers(config: dict[str, Any], api: str) -> dict[str, int]:
+    """What the node offers when all is well, at least: an extended resource, or devices of the DRA driver."""
+    return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
+
+
+def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings, board: str) -> Plan:
+    """What is deployed on a board.
+
+    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory.
+    """
+    image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
+    docker = jetson["docker"]
+    in_docker = settings["container_runtime"] == "docker"
+    return {
+        "refused": list(refusals(jetson, settings, board)),
+        "api": settings["api"],
+        "image": image._asdict(),
+        "loaded": image.name in docker["images"],
+        "engine": engine_of(settings),
+        "labels_command": labels_command(image, settings),
+        "koordinator_command": koordinator_command(image, settings),
+        # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
+        # driver by itself.
+        "stands_by": settings["api"] == "device-plugin" and (in_docker or bool(docker["running"])),
+        "labels": {label: "true" if api == settings["api"] else None for api, label in API_LABELS.items()},
+        "absent": absent_objects(settings),
+        "rendering": rendering(image, settings),
+    }
+
+
+class Sources(NamedTuple):
+    """Texts of the plain manifests, in plugin/deploy."""
+
+    plugin: str
+    agent: str
+    agent_rights: str
+    driver: list[str]
+
+
+def manifest(planned: Plan, sources: Mapping[str, Any]) -> str:
+    """The manifest that a plan deploys, made from the texts of the plain ones (`Sources`)."""
+    texts, given = Sources(**sources), dict(planned["rendering"])
+    if planned["api"] == "dra":
+        return manifests.rendered_driver(texts.driver, **given)
+    if agent := given.pop("agent"):
+        given["agent"] = {
+            "manifest": texts.agent,
+            "rights": json.loads(texts.agent_rights),
+            **{key: agent[key] for key in ("mode", "qos_policy", "host_pid")},
+        }
+    return manifests.rendered(texts.plugin, **given)
+
+
+FILTERS = {
+    "gpu_device_plugin_plan": plan,
+    "gpu_device_plugin_manifest": manifest,
+    "gpu_device_plugin_offers": offers,
+    "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
+}

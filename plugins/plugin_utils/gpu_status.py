@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which node has which GPU, and who has which share: from what was observed to a status and its table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+OURS = "jetson-k3s.github.io"
+DRIVER = f"gpu.{OURS}"
+ENDED = ("Succeeded", "Failed")
+COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
+# Prefix of its resources' names, unless the device plugin is configured with another one.
+NVIDIA = "nvidia.com/"
+
+
+def status(observed: dict[str, Any]) -> dict[str, Any]:
+    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody."""
+    return {
+        "nodes": [_node(node, observed) for node in sorted(observed["nodes"], key=lambda one: one["name"])],
+        "unseen": _unseen(observed),
+    }
+
+
+def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pods that wait for a scheduler that this cluster does not have, and ask for what a node of it has."""
+    offered = {name for node in observed["nodes"] for name in node["capacity"]}
+    return [
+        {
+            "namespace": pod["namespace"],
+            "pod": pod["name"],
+            "scheduler": pod["unseen_by"],
+            "resources": sorted(offered & pod["requests"].keys()),
+        }
+        for pod in observed["pods"]
+        if pod["unseen_by"] and offered & pod["requests"].keys()
+    ]
+
+
+def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
+    labels = node["labels"]
+    # Where the DRA driver serves the GPU, its holders are those who have a claim.
+    by_claims = labels.get(f"{OURS}/dra") == "true"
+    answer = observed["answers"][node["name"]]
+    holders, problem = ([], None) if by_claims else _holders(answer, observed["pods"])
+    return {
+        "name": node["name"],
+        "ready": node["ready"],
+        "device_plugin": labels.get(f"{OURS}/device-plugin") == "true",
+        **{key: labels.get(f"{OURS}/{key}") for key in ("module", "l4t", "jetpack", "chip")},
+        "resources": [
+            _resource(name, node, observed["pods"])
+            for name, count in sorted(node["capacity"].items())
+            if count
+        ],
+        "devices": [
+            _device(one, observed["claims"])
+            for one in observed["devices"]
+            if (one["node"], one["driver"]) == (node["name"], DRIVER)
+        ],
+        "holders": holders,
+        "problem": problem,
+        "differences": list(_differences(node, holders, observed["pods"])) if holders is not None else [],
+    }
+
+
+def _device(device: dict[str, Any], claims: list[dict[str, Any]]) -> dict[str, Any]:
+    """A device of the DRA driver, and the claims that were given it: several, of one that is divided."""
+    this = (device["driver"], device["pool"], device["name"])
+    return {
+        "name": device["name"],
+        "sharing": device["attributes"].get("sharing"),
+        "capacity": device["capacity"],
+        "taints": device["taints"],
+        "claims": [
+            {key: claim[key] for key in ("namespace", "name", "pods")} | {"consumed": given["consumed"]}
+            for claim in claims
+            for given in claim["devices"]
+            if (given["driver"], given["pool"], given["name"]) == this
+        ],
+    }
+
+
+def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
+    capacity = node["capacity"][name]
+    used = sum(
+        pod["requests"].get(name, 0)
+        for pod in pods
+        if pod["node"] == node["name"] and pod["phase"] not in ENDED
+    )
+    # A Jetson has one GPU: more than one is the same one, shared.
+    sharing = ("time-slicing" if capacity > 1 else "exclusive") if name.startswith(NVIDIA) else None
+    allocatable = node["allocatable"].get(name, 0)
+    return {
+        "name": name,
+        "capacity": capacity,
+        "allocatable": allocatable,
+        "used": used,
+        "free": allocatable - used,
+        "sharing": sharing,
+    }
+
+
+def _differences(
+    node: dict[str, Any], holders: list[dict[str, Any]], pods: list[dict[str, Any]]
+) -> Iterator[str]:
+    """Differences between the kubelet's allocations and the pods' requests."""
+    here = [pod for pod in pods if pod["node"] == node["name"] and pod["phase"] not in ENDED]
+    for name in sorted(node["capacity"]):
+        known = sum(pod["allocated"].get(name, 0) for pod in here)
+        given = sum(
+            one["count"]
+            for holder in holders
+            for one in holder["held"]
+            if one["resource"] == name and holder["phase"] not in ENDED
+        )
+        if given != known:
+            yield f"its kubelet has allocated {given} of {name}, and its pods request {known}"
+
+
+def _holders(
+    answer: dict[str, str], pods: list[dict[str, Any]]
+) -> tuple[list[dict[str, Any]] | None, str | None]:
+    """Holders with their pods' phases, and None; or None, and why they are not known."""
+    if "problem" in answer:
+        return None, answer["problem"]
+    try:
+        holders = json.loads(answer["stdout"])["containers"]
+    except (ValueError, KeyError, TypeError):
+        return None, f"the device plugin there said something else: {answer['stdout'][:200]!r}"
+    phases = {(pod["namespace"], pod["name"]): pod["phase"] for pod in pods}
+    return [one | {"phase": phases.get((one["namespace"], one["pod"]), "gone")} for one in holders], None
+
+
+def table(found: dict[str, Any]) -> str:
+    """The status for people: a line per node and per container with devices, and the problems."""
+    rows = [COLUMNS, *(_row(node) for node in found["nodes"])]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(COLUMNS))]
+    text = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    lines = [text[0]]
+    for node, line in zip(found["nodes"], text[1:], strict=True):
+        lines.append(line)
+        lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
+        lines += [f"  {text}" for device in node["devices"] for text in _device_lines(device)]
+        if node["problem"]:
+            lines.append(f"  allocations are unknown: {node['problem']}")
+        lines += [f"  {text}: run this again, a pod may just start or end" for text in node["differences"]]
+    lines += [_waits(pod) for pod in found["unseen"]]
+    return "\n".join(lines)
+
+
+def _row(node: dict[str, Any]) -> tuple[str, ...]:
+    words = [_devices(resource) for resource in node["resources"]]
+    if node["devices"]:
+        claimed = sum(bool(device["claims"]) for device in node["devices"])
+        words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
+    devices = ", ".join(words) or "none"
+    state = "Ready" if node["ready"] else "NotReady"
+    return (node["name"], state, *(node[key] or "-" for key in ("module", "l4t", "jetpack")), devices)
+
+
+def _devices(resource: dict[str, Any]) -> str:
+    text = f"{resource['name']}: {resource['used']} of {resource['capacity']} used"
+    if resource["sharing"] == "time-slicing":
+        text += ", one GPU shared"
+    if resource["allocatable"] < resource["capacity"]:
+        text += f", only {resource['allocatable']} allocatable"
+    return text
+
+
+def _device_lines(device: dict[str, Any]) -> Iterator[str]:
+    for taint in device["taints"]:
+        yield f"{device['name']} is given to nobody: {taint}"
+    for claim in device["claims"]:
+        consumed = "".join(f", {name} {size}" for name, size in sorted(claim["consumed"].items()))
+        pods = ", ".join(claim["pods"]) or "no pod"
+        yield f"{claim['namespace']}/{claim['name']} claims {device['name']}{consumed}: {pods}"
+
+
+def _held(holder: dict[str, Any]) -> str:
+    words = [f"{one['count']} {one['resource']}" for one in holder["held"]]
+    figures = (
+        ("weight {} %", "percent"),
+        ("limit {} MiB", "memory_limit_mib"),
+        ("used {} MiB", "memory_used_mib"),
+        ("resident {} MiB", "memory_resident_mib"),
+    )
+    words += [text.format(holder[key]) for text, key in figures if holder[key] is not None]
+    phase = "" if holder["phase"] == "Running" else f" ({holder['phase']})"
+    return f"{holder['namespace']}/{holder['pod']} container {holder['container']}: {', '.join(words)}{phase}"
+
+
+def _waits(pod: dict[str, Any]) -> str:
+    return (
+        f"{pod['namespace']}/{pod['pod']} waits for {pod['scheduler']}, and no scheduler of that name has "
+        f"processed it: remove schedulerName, the default scheduler counts {', '.join(pod['resources'])}"
+    )
+
+
+FILTERS = {"gpu_status": status, "gpu_status_table": table}

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What role image_supply puts into a registry, and what it removes: decisions from facts and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+
+
+class Archive(TypedDict):
+    """A file of the bundle with images."""
+
+    name: str
+    images: list[str]
+    """Their ids."""
+
+
+class Plan(TypedDict):
+    """The content of the registry."""
+
+    archives: list[Archive]
+    images: list[str]
+
+
+class Removal(TypedDict):
+    """Parts of the role's work that the inventory has no more."""
+
+    registry: bool
+    """Whether the board's registry is removed."""
+    certificates: list[str]
+    """Registries, as HOST:PORT, that the board trusts no longer."""
+
+
+def plan(bundle: Mapping[str, Any], arch: str) -> Plan:
+    """All images of the bundle for boards with this `uname -m`. `bundle` is what bundle_info has found."""
+    suffix = f"-{board_release.architecture(arch)}.tar.gz"
+    archives: list[Archive] = [
+        {"name": name, "images": list(file["images"].values())}
+        for name, file in bundle["files"].items()
+        if name.endswith(suffix) and file.get("images")
+    ]
+    return {
+        "archives": archives,
+        "images": sorted({image for archive in archives for image in archive["images"]}),
+    }
+
+
+def missing(archives: Iterable[Archive], images: Iterable[str]) -> list[Archive]:
+    """The archives with images that the registry lacks."""
+    lacking = set(images)
+    return [archive for archive in archives if lacking & set(archive["images"])]
+
+
+def removal(present: Mapping[str, Any], kept: list[str], host: str, supply_host: str) -> Removal:
+    """What is removed from a board. `present` are its facts, `kept` the registries that it goes on trusting.
+
+    Without any, a board also loses its own registry.
+    """
+    return {
+        "registry": bool(present["installed"]) and (not kept or host != supply_host),
+        "certificates": [name for name in present["trusted"] if name not in kept],
+    }
+
+
+FILTERS = {
+    "image_supply_missing": missing,
+    "image_supply_plan": plan,
+    "image_supply_removal": removal,
+}

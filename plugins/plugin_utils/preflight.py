@@ -1,0 +1,521 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What role preflight decides on a board: the server for kubectl, the node, and all findings."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypedDict
+from urllib.parse import urlsplit
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.utils.unsafe_proxy import wrap_var
+from ansible.utils.vars import merge_hash
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    board_release,
+    board_variables,
+    k3s_configuration,
+    k3s_options,
+    k3s_reading,
+    k3s_registries,
+    k3s_version,
+    preflight_boards,
+    preflight_etcd,
+    preflight_identity,
+    preflight_k3s,
+    preflight_network,
+    preflight_rules,
+    proxy,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
+    Facts,
+    Hostvars,
+    Variables,
+)
+
+Finding = dict[str, str]
+
+ROLES = ("agent", "server")
+DOCKER_PROXY_FLAGS = ("--http-proxy", "--https-proxy", "--no-proxy")
+
+
+class Run(TypedDict):
+    """The inventory, and the boards of this run."""
+
+    host: str
+    groups: Mapping[str, list[str]]
+    hosts: list[str]
+    """All that the run is for, also those that do not answer."""
+    reached: list[str]
+    """Those that answer and have not failed."""
+
+
+class Results(TypedDict):
+    """What earlier tasks of the run have found."""
+
+    server: str
+    """The server for kubectl, once it is chosen; '' before."""
+    nodes: list[Facts]
+    """Of k3s_nodes: what the servers say."""
+    k3s_plan: Facts
+    docker_plan: Facts
+    requests: str
+    """Memory that the pods of this board request, as quantities."""
+    token: Facts
+    """What the server says about the join token."""
+
+
+class Settings(TypedDict):
+    """What the inventory says, and the playbook."""
+
+    ansible_core: str
+    accepted: list[str]
+    addresses: list[str]
+    """Of this board."""
+    bundle: bool
+    """Whether K3s comes from one."""
+    confirmed: list[str]
+    """jetson_k3s_confirm."""
+    container_runtime: str
+    strict: bool
+    api: str
+    config: Facts
+    """gpu_device_plugin_config."""
+    image: str
+    """gpu_device_plugin_image."""
+    supply_host: str
+    k3s_version: str
+    server_config: Facts
+    agent_config: Facts
+    board_config: Facts
+    server_url: str
+    token: str
+    token_given: bool
+    registries: Any
+    proxy: Any
+    release_url: str
+    sha256: dict[str, str]
+    renames: bool
+    """jetson_set_hostname."""
+    restores: bool
+    upgrades: bool
+
+
+class Tables(TypedDict):
+    """The rules, which are data (vars/main)."""
+
+    rules: list[dict[str, Any]]
+    inventory: list[dict[str, Any]]
+    kernel: list[dict[str, Any]]
+    kernel_fix: list[dict[str, Any]]
+    etcd: list[dict[str, str]]
+
+
+class Servers(TypedDict):
+    """The servers that this run connects to."""
+
+    joined: str
+    """The one that boards join."""
+    kubectl: str
+    outside: list[str]
+    """With several servers: those outside of --limit, if no server of this run can be used for kubectl."""
+    answering: list[str]
+    """Those of them that answer."""
+    asked: list[str]
+    """Those that say which nodes the cluster has."""
+
+
+class Remaining(TypedDict):
+    """Servers that stay in the cluster when others leave it."""
+
+    server: str
+    """The first one that answers and runs K3s; '' for none."""
+    nodes: list[Facts]
+    installed: list[str]
+    """Servers that answer and have K3s."""
+
+
+class Plan(TypedDict):
+    """What the tasks carry out."""
+
+    server_k3s: str
+    """The server's K3s before this run changes anything; '' where it has none or does not answer."""
+    node_new: bool
+    """Whether the cluster has no node of this name yet."""
+    no_proxy: dict[str, list[str]]
+    """Hosts to which no proxy leads: for K3s, and for Docker and downloads."""
+    address: dict[str, str]
+    """node-ip and flannel-iface of a board with several default routes, if they are new."""
+    reads_requests: bool
+    """Whether memory is reserved for the GPU on a node of a cluster that answers."""
+
+
+def flag(value: Any) -> bool:
+    """Is a switch of the inventory on?"""
+    return bool(boolean(value, strict=False))
+
+
+def role_of(run: Run) -> str:
+    """The role of this board in the cluster."""
+    return "server" if run["host"] in run["groups"].get("server", []) else "agent"
+
+
+def servers(run: Run, hostvars: Hostvars, pinged: list[Facts]) -> Servers:
+    """The servers that this run connects to.
+
+    All servers share the cluster's data, so kubectl can use each of them. Boards still join the server of
+    their configuration. `pinged` are the results of a ping of the servers `outside`, [] before it.
+    """
+    members = run["groups"]["server"]
+    fleet = board_variables.facts_of([name for name in members if name in run["reached"]], hostvars)
+    joined = members[0]
+    kubectl = preflight_k3s.asked(joined, fleet, members, run["hosts"])
+    elsewhere = [name for name in members if name not in run["hosts"]]
+    outside = elsewhere if len(members) > 1 and kubectl not in run["reached"] else []
+    answering = [entry["item"] for entry in pinged if "ping" in entry]
+    if outside and answering and kubectl not in answering:
+        kubectl = answering[0]
+    active = kubectl in fleet and fleet[kubectl]["k3s"]["server"]["active"]
+    begins = joined in fleet and not fleet[joined]["k3s"]["server"]["installed"]
+    return {
+        "joined": joined,
+        "kubectl": kubectl,
+        "outside": outside,
+        "answering": answering,
+        # For a first server without K3s those of other runs, too.
+        "asked": [
+            *([kubectl] if kubectl not in run["hosts"] or active else []),
+            *(elsewhere if begins else []),
+        ],
+    }
+
+
+def remaining(answered: list[Facts], members: list[str], staying: list[str]) -> Remaining:
+    """Which server of those that stay is used for kubectl, and what it says."""
+    answers = {name: one for name, one in preflight_k3s.answers_of(answered, members).items() if one}
+    running = [name for name, one in answers.items() if one["nodes"] and name in staying]
+    return {
+        "server": running[0] if running else "",
+        "nodes": answers[running[0]]["nodes"] if running else [],
+        "installed": [name for name, one in answers.items() if one["installed"]],
+    }
+
+
+def nodes_of(answers: Mapping[str, Facts | None]) -> list[Facts]:
+    """The cluster's nodes, as the servers say."""
+    return [node for answer in answers.values() if answer for node in answer["nodes"]]
+
+
+@dataclass(frozen=True)
+class Board:
+    """A board and what is known of its cluster: the arguments of the filters."""
+
+    facts: Facts
+    bundle: Facts
+    """What the module bundle_info has found."""
+    run: Run
+    hostvars: Hostvars
+    found: Results
+    settings: Settings
+
+    @property
+    def host(self) -> str:
+        return self.run["host"]
+
+    @cached_property
+    def role(self) -> str:
+        return role_of(self.run)
+
+    @cached_property
+    def variables(self) -> dict[str, Variables]:
+        """Variables of the boards that answer. Ansible makes them again at each access to hostvars."""
+        return {host: self.hostvars[host] for host in self.run["reached"]}
+
+    @cached_property
+    def fleet(self) -> dict[str, Facts]:
+        return board_variables.facts_of(self.run["reached"], self.variables)
+
+    @cached_property
+    def members(self) -> list[str]:
+        """The servers of the inventory."""
+        return self.run["groups"].get("server", [])
+
+    @cached_property
+    def server(self) -> str:
+        """The server for kubectl."""
+        return self.found["server"] or self.members[0]
+
+    @cached_property
+    def server_variables(self) -> Variables:
+        return self.hostvars[self.server]
+
+    @cached_property
+    def server_facts(self) -> Facts | None:
+        """Facts of the server, None if it is not in this run or does not answer."""
+        here = [self.server] if self.server in self.run["reached"] else []
+        return board_variables.facts_of(here, {self.server: self.server_variables}).get(self.server)
+
+    @cached_property
+    def server_settings(self) -> Facts:
+        """Settings of the server's K3s, as it will read them; {} if it is not in this run."""
+        if self.server_facts is None:
+            return {}
+        planned: Facts = self.server_variables.get("k3s_plan", {}).get("settings", {})
+        return planned
+
+    @cached_property
+    def answers(self) -> dict[str, Facts | None]:
+        """What each server says, None without a request or an answer."""
+        return preflight_k3s.answers_of(self.found["nodes"], self.members)
+
+    @cached_property
+    def nodes(self) -> list[Facts]:
+        return nodes_of(self.answers)
+
+    @cached_property
+    def server_k3s(self) -> str:
+        """The version of the server's K3s, '' for none that is known."""
+        if self.server_facts is not None:
+            return self.server_facts["k3s"]["version"] or ""
+        return (self.answers.get(self.server) or {}).get("version") or ""
+
+    @cached_property
+    def ranges(self) -> Facts:
+        """Networks of pods and services, by K3s' names for them."""
+        if self.server_facts is not None:
+            return self.server_settings
+        said = self.server_variables.get("k3s_server_config", {})
+        return {**said, **(self.answers.get(self.server) or {}).get("ranges", {})}
+
+    @cached_property
+    def named(self) -> list[str]:
+        """Boards that get their inventory name before K3s is installed on them."""
+        return [
+            host
+            for host in self.run["reached"]
+            if flag(self.variables[host].get("jetson_set_hostname", False))
+        ]
+
+    @cached_property
+    def name(self) -> str:
+        return node_name(self.facts, self.host, self.settings["renames"])
+
+    @cached_property
+    def source(self) -> str:
+        """Where K3s comes from."""
+        return "bundle" if self.settings["bundle"] else "download"
+
+
+def node_name(facts: Facts, host: str, renames: bool) -> str:
+    """The name of the board's node; '' for none."""
+    return preflight_identity.name_of(host, facts, [host] if flag(renames) else [])
+
+
+def no_proxy(board: Board) -> dict[str, list[str]]:
+    """Hosts to which no proxy leads: for K3s, and for Docker and downloads.
+
+    They are made from the inventory and the board's own network, so they are the same with each --limit.
+    """
+    given = board.settings["proxy"]
+    if not proxy.is_given(given):
+        return {"k3s": [], "docker": []}
+    own = board.found["k3s_plan"].get("settings", {}).get("node-ip") or ""
+    near = [*map(str, proxy.own_networks(board.facts["network"], [own, *board.settings["addresses"]]))]
+    groups, hostvars, supply = board.run["groups"], board.hostvars, board.settings["supply_host"]
+    # A server connects to the kubelet of each board, an agent to servers only.
+    others = groups.get("k3s_cluster" if board.role == "server" else "server", [])
+    k3s_peers = proxy.peers(hostvars[host] for host in others)
+    k3s_peers.append(urlsplit(board.settings["server_url"]).hostname or "")
+    # Docker and downloads need no board but the registry of the site.
+    docker_peers = proxy.peers(hostvars[host] for host in [supply] if host in groups["all"])
+    return {
+        "k3s": proxy.no_proxy(given, board.ranges, near, k3s_peers),
+        "docker": proxy.no_proxy(given, board.ranges, near, docker_peers),
+    }
+
+
+def plan(board: Board) -> Plan:
+    """What the tasks carry out on this board."""
+    owner = preflight_identity.owner_of(board.name, board.nodes)
+    has_k3s = board.server_facts is None or board.server_facts["k3s"]["server"]["installed"]
+    # Before K3s is on the server there are no nodes, unless a backup brings them.
+    known = bool(board.nodes) or not (flag(board.settings["restores"]) or has_k3s)
+    of_role = board.settings["server_config" if board.role == "server" else "agent_config"]
+    config = {**of_role, **board.settings["board_config"]}
+    address = k3s_configuration.node_address(board.facts, config, board.role)
+    active = board.server_facts is not None and board.server_facts["k3s"]["server"]["active"]
+    return {
+        "server_k3s": board.server_k3s,
+        "node_new": owner is None and known,
+        "no_proxy": no_proxy(board),
+        "address": address if address.get("node-ip") != board.facts["k3s"]["node_ip"]["role"] else {},
+        "reads_requests": bool(k3s_configuration.reserved_memory(board.settings["config"]))
+        and owner in (None, board.host)
+        and bool(active),
+    }
+
+
+def compatibility_facts(board: Board) -> Facts:
+    """What the rules of compatibility.yml and kernel.yml are about.
+
+    K3s and Docker are as they will be with the inventory's settings. `flannel_backend` is None for a server
+    that is not in this run. `memory_left_bytes` is neither reserved for the GPU nor requested by a pod.
+    """
+    settings, there = board.settings, board.server_settings
+    # Where containerd runs the pods, no role writes daemon.json.
+    daemon = board.found["docker_plan"] if settings["container_runtime"] == "docker" else {}
+    docker = preflight_boards.planned_docker(board.facts["docker"], daemon)
+    planned: Facts = merge_hash(board.facts, {"k3s": board.found["k3s_plan"], "docker": docker})
+    known = board.server_facts is not None
+    units, total = str(k3s_configuration.reserved_memory(settings["config"])), board.facts["memory_bytes"]
+    return planned | {
+        "bundle": k3s_version.wanted_versions(board.bundle, settings["k3s_version"]),
+        "controller": {"ansible_core": settings["ansible_core"]},
+        "role": board.role,
+        "container_runtime": settings["container_runtime"],
+        "strict": flag(settings["strict"]),
+        "gpu_device_plugin_api": settings["api"],
+        "gpu_device_plugin_config": settings["config"],
+        "flannel_backend": (there.get("flannel-backend") or "vxlan") if known else None,
+        "network_policy": there.get("disable-network-policy") != "true",
+        "memory_left_bytes": preflight_boards.memory_left(total, units, board.found["requests"]),
+    }
+
+
+def other_proxies(board: Board) -> list[str]:
+    """Where else Docker gets a proxy from. Where containerd runs the pods, Docker is left as it is."""
+    if board.settings["container_runtime"] != "docker":
+        return []
+    keys, flags = board.found["docker_plan"]["daemon_keys"], board.facts["docker"].get("flags", {})
+    file = ["proxies in /etc/docker/daemon.json or nvidia_docker_daemon_config"] if "proxies" in keys else []
+    return file + [f"{flag} in the command of dockerd" for flag in DOCKER_PROXY_FLAGS if flag in flags]
+
+
+def held_packages(board: Board) -> list[str]:
+    """Packages that the role would install or update, and of which the owner has set an apt hold."""
+    planned, packages = board.found["docker_plan"], board.facts["packages"]
+    with_engine = board.settings["container_runtime"] == "docker"
+    wanted = {*planned["runtime_packages"], *(planned["engine_packages"] if with_engine else [])}
+    return sorted(wanted & set(packages["held"]) - set(packages["ours"]))
+
+
+def inventory_facts(board: Board, facts: Facts) -> Facts:
+    """What the rules of inventory.yml are about: `facts` are those of compatibility.yml."""
+    settings, groups, found = board.settings, board.run["groups"], board.found
+    own = board.facts["k3s"][board.role]
+    not_taken_over = k3s_options.not_taken_over(own["command"])
+    migrates, update = "migrate" in settings["confirmed"], found["docker_plan"]
+    registries, given = settings["registries"], settings["proxy"]
+    architecture = board_release.architecture(board.facts["arch"])
+    # After a confirmed update, which comes before the steps that need it.
+    updated = {"version": update["version"]} if update["due"] else {}
+    return facts | {
+        "nvidia_runtime": facts["nvidia_runtime"] | updated,
+        "host": board.host,
+        "groups": [role for role in ROLES if board.host in groups.get(role, [])],
+        "boards": groups.get("k3s_cluster", []),
+        "joined": board.members[0],
+        "kubectl_server": board.server,
+        "own_unit": own,
+        "other_unit": board.facts["k3s"]["agent" if board.role == "server" else "server"],
+        "not_taken_over": not_taken_over,
+        "migrates": migrates,
+        "takes_over": migrates and not not_taken_over,
+        "foreign_runtime": k3s_reading.foreign_runtime(board.facts["k3s"], board.role),
+        "token_refused": found["token"].get("reason", "unreachable"),
+        "token_message": found["token"].get("msg", ""),
+        "token_length": len(str(settings["token"]).split(":")[-1]) if settings["token_given"] else None,
+        "registries": bool(registries),
+        "registries_problems": [*k3s_registries.problems(registries)],
+        "registries_docker": [*k3s_registries.docker_problems(registries)],
+        "credentials": k3s_registries.docker_credentials(registries) != "",
+        "proxy": {
+            "given": proxy.is_given(given),
+            "problems": [*proxy.problems(given)],
+            "inside": proxy.inside(given, board.ranges),
+            "elsewhere": other_proxies(board),
+        },
+        "release_url": re.sub(r"(?<=://)[^/]*@", "", settings["release_url"]),
+        "release_pinned": board.source == "bundle" or bool(settings["sha256"].get(architecture)),
+        "datastore": {
+            "external": found["k3s_plan"]["external_datastore"],
+            "servers": len(board.members),
+            "restores": flag(settings["restores"]),
+        },
+        "gpu_device_plugin_image": settings["image"],
+        "image_supply_host": settings["supply_host"],
+        "update": update,
+        "held_packages": held_packages(board),
+    }
+
+
+def matrix(tables: Tables) -> list[dict[str, Any]]:
+    """The rules of the compatibility matrix, with those of the kernel."""
+    return tables["rules"] + preflight_rules.rules_of_kernel(tables["kernel"], tables["kernel_fix"])
+
+
+def compatibility(board: Board, tables: Tables) -> list[Finding]:
+    """Findings by the compatibility matrix alone."""
+    return preflight_rules.findings_of_rules(compatibility_facts(board), matrix(tables))
+
+
+def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
+    """All findings of a board that is to be a node. `now` are the controller's seconds since 1970."""
+    host, fleet, run, settings = board.host, board.fleet, board.run, board.settings
+    facts = compatibility_facts(board)
+    rules = matrix(tables) + tables["inventory"]
+    size = len(board.members) if board.role == "server" else 0
+    # A restore replaces the cluster's data.
+    restores, begins = flag(settings["restores"]), "new-cluster" in settings["confirmed"]
+    beginning = preflight_k3s.findings_of_server(host, fleet, board.members[0], board.answers, begins)
+    data = preflight_etcd.findings_of_etcd(facts, tables["etcd"]) + preflight_k3s.findings_of_restore(facts)
+    found = [
+        *preflight_rules.findings_of_rules(inventory_facts(board, facts), rules),
+        *preflight_k3s.findings_of_bundle(board.bundle, board.facts["arch"], board.source, settings["image"]),
+        *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
+        *([] if restores else beginning),
+        *preflight_identity.findings_of_node(host, board.facts, board.named),
+        *preflight_network.findings_of_ranges(host, fleet, board.ranges),
+        *preflight_network.findings_of_firewalls(host, fleet, board.ranges, size, facts["flannel_backend"]),
+        *preflight_boards.findings_of_disks(facts),
+        *preflight_boards.findings_of_clock(host, fleet, board.server, float(now)),
+        *preflight_k3s.findings_of_settings(board.found["k3s_plan"]),
+        *preflight_k3s.findings_of_upgrade(facts, board.server_k3s or None, flag(settings["upgrades"])),
+        *([] if restores else data),
+    ]
+    return preflight_rules.accept(found, settings["accepted"], rules)
+
+
+def node_findings(run: Run, hostvars: Hostvars, answered: list[Facts]) -> list[Finding]:
+    """Why a run must not drain or delete the node with this board's hostname."""
+    nodes = nodes_of(preflight_k3s.answers_of(answered, run["groups"].get("server", [])))
+    found = preflight_identity.findings_of_known_node(
+        run["host"], board_variables.facts_of(run["reached"], hostvars), run["groups"]["all"], nodes
+    )
+    return [*map(preflight_rules.complete, found)]
+
+
+def unsafe(value: Any) -> Any:
+    """The value, marked as unsafe: a copy, as ansible-core 2.19 cannot mark the containers of an argument."""
+
+    def copied(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            return {key: copied(one) for key, one in part.items()}
+        return [*map(copied, part)] if isinstance(part, list) else part
+
+    return wrap_var(copied(value))
+
+
+# Texts are marked as unsafe here, because up to ansible-core 2.18 those of `hostvars` lose their mark.
+FILTERS = {
+    "preflight_compatibility": lambda *given: unsafe(compatibility(Board(*given[:-1]), given[-1])),
+    "preflight_findings": lambda *given: unsafe(findings(Board(*given[:-2]), *given[-2:])),
+    "preflight_node_findings": lambda *given: unsafe(node_findings(*given)),
+    "preflight_node_name": lambda *given: unsafe(node_name(*given)),
+    "preflight_plan": lambda *given: unsafe(plan(Board(*given))),
+    "preflight_remaining": lambda *given: unsafe(remaining(*given)),
+    "preflight_report": preflight_rules.report,
+    "preflight_servers": lambda *given: unsafe(servers(*given)),
+}
