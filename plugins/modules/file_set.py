@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Ensure a set of small files and links in one round trip, and remember that their reader must restart.
+"""Ensure a set of small files, links and directories in one round trip, and remember a restart that is due.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -19,15 +19,16 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import r
 
 DOCUMENTATION = r"""
 module: file_set
-short_description: A set of small files and links in one round trip
+short_description: A set of small files, links and directories in one round trip
 description:
   - Writes each file atomically and only when it differs. Directories that are missing are made.
-  - Before the first change the marker is made; it stays until the role deletes it after the restart. So the
-    next run completes a run that was interrupted between the change and the restart.
+  - Before the first change the marker is made, if one is given. It stays until the role deletes it after the
+    restart. So the next run completes a run that was interrupted between the change and the restart.
 options:
   files:
     description:
-      - Each with C(path), and with C(content) and C(mode), or with C(link), or with C(absent).
+      - Each with C(path), and with C(content) and C(mode), or with C(directory) and C(mode), or with C(link),
+        or with C(absent).
       - With C(secret) instead of C(content) it comes from C(secrets) and is not shown at all.
       - The diff is without a file's old secrets. A task that writes one by C(content) needs C(no_log).
     type: list
@@ -36,7 +37,7 @@ options:
   secrets: {type: dict, default: {}, description: Contents by path. They are in no message and no log.}
   due: {type: bool, default: false, description: Whether a restart is due for another reason.}
   postpone: {type: bool, default: false, description: Change nothing and report C(postponed).}
-  marker: {type: path, required: true, description: 'Marker of the restart that is due, in /run.'}
+  marker: {type: path, description: 'Marker of the restart that is due, in /run. Without it none is due.'}
 """
 
 RETURN = r"""
@@ -49,12 +50,16 @@ State = Tuple[str, Optional[int]]
 
 # Far above what is written here, far below what a diff should show.
 LARGEST = 1 << 20
+DIRECTORY = "a directory\n"
 # An entry has one of them.
-KINDS = ("content", "secret", "link", "absent")
+KINDS = ("content", "secret", "link", "absent", "directory")
 
 
-def state(path: str) -> State:
-    """A link's target, or a file's text and mode; ('', None) if there is nothing at the path."""
+def state(entry: Data) -> State:
+    """A link's target, a file's text or a directory, and the mode; ('', None) if nothing is at the path."""
+    path = entry["path"]
+    if entry["directory"] and os.path.isdir(path):  # also by a link to another disk
+        return DIRECTORY, os.stat(path).st_mode & 0o7777
     if os.path.islink(path):
         return "-> " + os.readlink(path) + "\n", None
     try:
@@ -73,7 +78,7 @@ def wanted_state(entry: Data) -> State:
         return "", None
     if entry["link"] is not None:
         return "-> " + entry["link"] + "\n", None
-    return entry["text"], int(entry["mode"], 8)
+    return DIRECTORY if entry["directory"] else entry["text"], int(entry["mode"], 8)
 
 
 def shown(before: str, after: str, plain: bool) -> Tuple[str, str]:
@@ -86,7 +91,7 @@ def shown(before: str, after: str, plain: bool) -> Tuple[str, str]:
 
 def difference(entry: Data) -> Dict[str, str]:
     """An entry's diff."""
-    (before, mode), (after, _) = state(entry["path"]), wanted_state(entry)
+    (before, mode), (after, _) = state(entry), wanted_state(entry)
     before, after = shown(before, after, not entry["secret"] and not entry["absent"])
     return {
         "before_header": "{} (mode {})".format(entry["path"], "none" if mode is None else oct(mode)),
@@ -102,6 +107,10 @@ def put(entry: Data) -> None:
     if entry["absent"]:
         os.unlink(path)
         return
+    if entry["directory"]:
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, int(entry["mode"], 8))
+        return
     if entry["link"] is None:
         replace_file(path, entry["text"], int(entry["mode"], 8))
         return
@@ -110,6 +119,11 @@ def put(entry: Data) -> None:
     temporary = tempfile.mktemp(prefix=".link.", dir=directory)  # noqa: S306 - symlink() refuses a name that exists
     os.symlink(entry["link"], temporary)
     os.rename(temporary, path)
+
+
+def left(marker: Optional[str]) -> bool:
+    """Whether an earlier change has left the marker."""
+    return marker is not None and os.path.exists(marker)
 
 
 def main() -> None:
@@ -127,15 +141,16 @@ def main() -> None:
                     "mode": {"type": "str"},
                     "link": {"type": "path"},
                     "absent": {"type": "bool"},
+                    "directory": {"type": "bool"},
                 },
                 "required_one_of": [KINDS],
                 "mutually_exclusive": [KINDS],
-                "required_by": {"content": ["mode"], "secret": ["mode"]},
+                "required_by": {"content": ["mode"], "secret": ["mode"], "directory": ["mode"]},
             },
             "secrets": {"type": "dict", "default": {}, "no_log": True},
             "due": {"type": "bool", "default": False},
             "postpone": {"type": "bool", "default": False},
-            "marker": {"type": "path", "required": True},
+            "marker": {"type": "path"},
         },
         supports_check_mode=True,
     )
@@ -144,21 +159,20 @@ def main() -> None:
         dict(entry, text=secrets[entry["path"]] if entry["secret"] else entry["content"])
         for entry in module.params["files"]
     ]
-    changes = [entry for entry in files if state(entry["path"]) != wanted_state(entry)]
+    changes = [entry for entry in files if state(entry) != wanted_state(entry)]
     if module.params["postpone"]:
-        module.exit_json(
-            changed=False, postponed=bool(changes), paths=[], restart_due=due or os.path.exists(marker)
-        )
+        module.exit_json(changed=False, postponed=bool(changes), paths=[], restart_due=due or left(marker))
     diff = [difference(entry) for entry in changes]
     if (changes or due) and not module.check_mode:
-        leave_marker(marker)
+        if marker:
+            leave_marker(marker)
         for entry in changes:
             put(entry)
     module.exit_json(
         changed=bool(changes),
         postponed=False,
         paths=[entry["path"] for entry in changes],
-        restart_due=bool(changes) or due or os.path.exists(marker),
+        restart_due=bool(changes and marker) or due or left(marker),
         diff=diff,
     )
 

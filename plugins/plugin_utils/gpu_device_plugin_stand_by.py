@@ -18,6 +18,7 @@ PLUGIN = "tegra-device-plugin"
 PROGRAM = ("python3.11", "-m", "tegra_device_plugin")
 # Where the plugin's settings are on the board, for the ConfigMap's volume.
 CONFIG_DIRECTORY = "/var/lib/jetson-k3s/device-plugin"
+CONFIG_FILE = f"{CONFIG_DIRECTORY}/config.yaml"
 # Empty when Docker starts the container after a boot. No kubelet has made its directories there yet.
 VOLATILE = "/run/"
 
@@ -46,10 +47,11 @@ RIGHTS = {
 }
 
 
-def stand_by(manifest: str) -> dict[str, Any]:
-    """Give the image, options of `docker create`, arguments, the board's directories and the settings.
+def stand_by(manifest: str, tmpfiles: str) -> dict[str, Any]:
+    """Give the image, options of `docker create`, arguments, the settings, and what it needs on the board.
 
-    `before_kubelet`: the command in that container that lets the kubelet refuse no pod at a boot.
+    `before_kubelet`: the command in that container that lets the kubelet refuse no pod at a boot. `files`:
+    entries of module file_set. `tmpfiles`: the path for the directories that are made at each boot.
     `manifest` is the role's own, with the plugin's DaemonSet. AnsibleFilterError names what it has that is
     not known here: it would be missing in the container.
     """
@@ -67,7 +69,9 @@ def stand_by(manifest: str) -> dict[str, Any]:
     paths = (volumes[one["name"]].get("hostPath", {}) for one in container["volumeMounts"])
     directories = sorted(path["path"] for path in paths if path.get("type") == "DirectoryOrCreate")
     short = (path.replace("/var/run/", VOLATILE) for path in directories)  # a link to it
+    volatile = "".join(f"d {path} 0755\n" for path in short if path.startswith(VOLATILE))
     configs = (one["data"] for one in documents if one["kind"] == "ConfigMap")
+    config = next((text for data in configs for text in data.values()), "")
     arguments = [one for one in container["args"] if not one.startswith("--metrics-address=")]
     return {
         "image": container["image"],
@@ -85,10 +89,14 @@ def stand_by(manifest: str) -> dict[str, Any]:
         ],
         "arguments": [*arguments, "--stand-by"],
         "before_kubelet": [*PROGRAM, "before-kubelet", *arguments[1:]],
-        "directories": directories,
-        "tmpfiles": "".join(f"d {path} 0755\n" for path in short if path.startswith(VOLATILE)),
-        "config_directory": CONFIG_DIRECTORY,
-        "config": next((text for data in configs for text in data.values()), ""),
+        "files": [
+            # What the kubelet would make for the pod.
+            *({"path": path, "directory": True, "mode": "0755"} for path in [*directories, CONFIG_DIRECTORY]),
+            {"path": tmpfiles, **({"content": volatile, "mode": "0644"} if volatile else {"absent": True})},
+            {"path": CONFIG_FILE, "content": config, "mode": "0644"},
+        ],
+        "config_file": CONFIG_FILE,
+        "config": config,
     }
 
 

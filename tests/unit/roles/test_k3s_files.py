@@ -4,6 +4,7 @@
 import base64
 import hashlib
 import json
+import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_file
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_registries as registries
 
 from tests.unit.roles.places import Data, k3s_paths
-from tests.unit.roles.playing import Run, play_text, run_module
+from tests.unit.roles.playing import Run, answer, play_text, run_module
 from tests.unit.roles.preflight_facts import GOOD
 
 PASSWORD = "planted-registry-password"
@@ -192,6 +193,27 @@ def test_log_of_the_board_does_not_have_the_registries(tmp_path: Path) -> None:
     ran = run_module("file_set", {"files": files, "secrets": secrets, "marker": marker})
     assert ran.stderr.startswith("Invoked with ")
     assert PASSWORD not in ran.stderr + ran.stdout
+
+
+def test_directories_without_a_restart(tmp_path: Path) -> None:
+    new, other, link = tmp_path / "a/new", tmp_path / "other", tmp_path / "link"
+    other.mkdir(mode=0o700)
+    link.symlink_to(other)  # such as one to another disk
+    files = [{"path": str(one), "directory": True, "mode": "0755"} for one in (new, link)]
+    first, again = answer("file_set", {"files": files}), answer("file_set", {"files": files})
+    assert (first["paths"], again["changed"]) == ([str(new), str(link)], False)
+    assert [stat.S_IMODE(one.stat().st_mode) for one in (new, other)] == [0o755, 0o755]
+    assert link.is_symlink()
+    assert not first["restart_due"]
+
+
+def test_file_where_a_directory_should_be_is_an_error_and_stays(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("a person's")
+    ran = run_module("file_set", {"files": [{"path": str(file), "directory": True, "mode": "0755"}]})
+    assert ran.returncode
+    assert str(file) in ran.stdout + ran.stderr
+    assert file.read_text() == "a person's"
 
 
 CONFIGURE = """\

@@ -21,6 +21,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 
 from tests.unit.roles.places import ROLES, Data
 
+TMPFILES = "/etc/tmpfiles.d/plugin.conf"
 PLAIN = (ROLES.parent / "plugin/deploy/base/daemonset.yaml").read_text()
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "preset": "koordinator"}}}
 
@@ -66,11 +67,11 @@ def entrypoint() -> list[str]:
     ids=["plain", "strict", "registry", "time-slicing", "units"],
 )
 def test_container_has_what_the_pod_has(text: str) -> None:
-    made, spec = to_container.stand_by(text), pod(text)
+    made, spec = to_container.stand_by(text, TMPFILES), pod(text)
     (of_pod,) = spec["containers"]
     volumes = {one["name"]: one.get("hostPath", {}).get("path") for one in spec["volumes"]}
     wanted = {
-        one["mountPath"]: (volumes[one["name"]] or made["config_directory"], one.get("readOnly", False))
+        one["mountPath"]: (volumes[one["name"]] or to_container.CONFIG_DIRECTORY, one.get("readOnly", False))
         for one in of_pod["volumeMounts"]
     }
     assert mounts(made["options"]) == wanted
@@ -82,15 +83,33 @@ def test_container_has_what_the_pod_has(text: str) -> None:
     assert made["before_kubelet"] == [*entrypoint(), "before-kubelet", *of_both[1:]]
     configs = [one["data"]["config.yaml"] for one in yaml.safe_load_all(text) if one["kind"] == "ConfigMap"]
     assert [made["config"]] == (configs or [""])
+    files = {one["path"]: one for one in made["files"]}
+    assert files[to_container.CONFIG_FILE]["content"] == made["config"]
+    made_by_kubelet = [
+        one["hostPath"]["path"]
+        for one in spec["volumes"]
+        if one.get("hostPath", {}).get("type") == "DirectoryOrCreate"
+    ]
+    directories = [path for path, one in files.items() if "directory" in one]
+    assert sorted(directories) == sorted([*made_by_kubelet, to_container.CONFIG_DIRECTORY])
 
 
-def test_directories_in_run_are_there_when_docker_starts_it_after_a_boot() -> None:
-    assert to_container.stand_by(manifest(config=UNITS))["tmpfiles"] == "d /run/koordlet 0755\n"
-    assert to_container.stand_by(manifest())["tmpfiles"] == ""
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (UNITS, {"content": "d /run/koordlet 0755\n", "mode": "0644"}),
+        (None, {"absent": True}),
+    ],
+)
+def test_directories_in_run_are_there_when_docker_starts_it_after_a_boot(
+    config: Data | None, expected: Data
+) -> None:
+    files = to_container.stand_by(manifest(config=config), TMPFILES)["files"]
+    assert {"path": TMPFILES, **expected} in files
 
 
 def test_container_has_the_pods_rights_and_limits_and_no_network() -> None:
-    options = to_container.stand_by(manifest())["options"]
+    options = to_container.stand_by(manifest(), TMPFILES)["options"]
     assert {
         "--network=none",
         "--user=0",
@@ -115,7 +134,7 @@ def test_pod_that_the_container_could_not_follow_is_an_error(where: str, more: D
     spec = daemonset["spec"]["template"]["spec"]
     (spec if where == "pod" else spec["containers"][0]).update(more)
     with pytest.raises(AnsibleFilterError, match=says):
-        to_container.stand_by(json.dumps(daemonset))
+        to_container.stand_by(json.dumps(daemonset), TMPFILES)
 
 
 class EndedError(Exception):
