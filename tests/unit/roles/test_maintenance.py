@@ -143,8 +143,8 @@ def test_required_reboot_is_found(tmp_path: Path, files: dict[str, str], expecte
 @pytest.mark.parametrize(("active", "limit"), [(True, "5"), (False, "0")])
 def test_five_running_k3s_restart_at_a_time_and_first_starts_have_no_limit(active: bool, limit: str) -> None:
     variables = yaml.safe_load((ROLES / "k3s/vars/main.yml").read_text())
-    (block, *_) = yaml.safe_load((ROLES / "k3s/tasks/service.yml").read_text())
-    (start,) = (task for task in block["block"][0]["block"] if "ansible.builtin.systemd_service" in task)
+    tasks = yaml.safe_load((ROLES / "k3s/tasks/start.yml").read_text())
+    (start,) = (task for task in tasks if "ansible.builtin.systemd_service" in task)
     throttle = jinja2.Template(start["throttle"])
     assert throttle.render(variables | {"__k3s_state": {"active": active}}) == limit
 
