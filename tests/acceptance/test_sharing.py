@@ -21,6 +21,7 @@ from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
+from images.arm64 import build as plugin
 from tests import boards
 from tests.acceptance.cluster import Cluster, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
@@ -189,6 +190,19 @@ def test_site_yml_configures_units_and_verifies_them(board: Board, cluster: Clus
         "kubelet-restart": "skipped",
         "reboot": "skipped",
     }
+
+
+def test_pytorch_of_the_documents_runs_twice_with_limits(cluster: Cluster) -> None:
+    """SIMULATED PyTorch: the plugin's program allocates memory in its place."""
+    manifest = yaml.safe_load((CHECKOUT / f"docs/examples/{'pytorch-twice'}.yaml").read_text())
+    (container,) = manifest["spec"]["template"]["spec"]["containers"]
+    container["image"] = plugin.reference()
+    container["command"] = ["python3.11", "-m", "tegra_device_plugin", "allocate", "4096", "--hold"]
+    container["resources"]["limits"][MEMORY] //= 2  # this GPU has half of the memory
+    cluster.apply(manifest)
+    for name in ("pytorch-0", "pytorch-1"):
+        assert allocation(cluster, name).startswith("allocated 1024 of 4096 MiB, then CUDA was out of memory")
+    cluster.kubectl("delete", "statefulset", "pytorch", "--cascade=foreground")
 
 
 def test_a_pod_that_wants_more_than_its_share_is_out_of_memory(cluster: Cluster) -> None:

@@ -48,8 +48,11 @@ class Site:
         archive = inventory.bundle_path(LAB) / f"tegra-device-plugin-{ARCH}.tar.gz"
         return {
             "-i inventory ": f"-i {given} ",
-            "./jetson-k3s status": f"./jetson-k3s status -i {given}",
-            "./jetson-k3s COMMAND": "./jetson-k3s status",
+            "./jetson-k3s COMMAND": "./jetson-k3s drift",
+            **{
+                f"./jetson-k3s {name}": f"./jetson-k3s {name} -i {given}"
+                for name in ("status", "preflight", "site", "verify")
+            },
             "inventory.example inventory": f"inventory.example {self.directory}/inventory",
             "playbooks/bundle.yml ": f"playbooks/bundle.yml -e @{self.directory}/here.yml ",
             # Relative, as the document has it.
@@ -118,6 +121,6 @@ def test_command_of_the_documents_works(site: Site, case: Case) -> None:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     done = run_here(*site.here(case.run or case.command), PATH=path)
     assert done.returncode == case.status, done.stdout
-    if "playbooks/verify.yml" in case.command:
+    if "playbooks/verify.yml" in case.command or case.command.endswith(" verify"):
         index = json.loads((CHECKOUT / "reports/index.json").read_text())
         assert (index["ok"], len(index["boards"])) == (True, len(site.boards))
