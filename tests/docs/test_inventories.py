@@ -39,4 +39,4 @@ def test_inventory_has_its_boards_at_their_addresses(tmp_path: Path, text: str) 
     assert not set(servers) & set(agents)
     for board, address in BOARD_AND_ADDRESS.findall(text):
         shown = ansible("ansible", "-i", str(given), board, "-m", "debug", "-a", "var=ansible_host")
-        assert f'"ansible_host": "{address}"' in shown
+        assert address in shown.replace('"', " ").split()
