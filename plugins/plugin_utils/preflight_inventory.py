@@ -7,11 +7,15 @@ Pure functions behind the preflight role. A finding has id, found, expected and 
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import yaml
+from ansible import constants
 from ansible.errors import AnsibleError
+from ansible.inventory.manager import InventoryManager
+from ansible.parsing.dataloader import DataLoader
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import load_extra_vars
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules
@@ -158,10 +162,30 @@ def completed(findings: list[Finding]) -> Any:
     return wrap_var([*map(preflight_rules.complete, findings)])
 
 
+def unreadable(sources: Iterable[str]) -> list[str]:
+    """Those of an inventory's files of which Ansible could not read all.
+
+    Ansible warns, and goes on with what comes before the line that it does not understand. A source that does
+    not exist is none of them: `inventory` is the default, and some playbooks need none.
+    """
+    found = []
+    setting, constants.INVENTORY_ANY_UNPARSED_IS_FAILED = constants.INVENTORY_ANY_UNPARSED_IS_FAILED, True
+    try:
+        for source in filter(os.path.exists, sources):
+            try:
+                InventoryManager(loader=DataLoader(), sources=[source])
+            except AnsibleError:
+                found.append(source)
+    finally:
+        constants.INVENTORY_ANY_UNPARSED_IS_FAILED = setting
+    return found
+
+
 # Findings are marked as unsafe, because up to ansible-core 2.18 texts of `hostvars` lose their mark.
 FILTERS = {
     "preflight_addresses": lambda *given: completed(findings_of_addresses(*given)),
     "preflight_common": lambda *given: completed(findings_of_common(*given)),
     "preflight_former": former,
     "preflight_only_in_inventory": only_in_inventory,
+    "preflight_unreadable": unreadable,
 }

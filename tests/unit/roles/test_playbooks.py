@@ -40,6 +40,16 @@ def test_inventory_that_is_missing_is_an_error(tmp_path: Path) -> None:
     assert f"The inventory is {tmp_path}/missing; its groups with hosts are none." in run.said
 
 
+def test_inventory_that_ansible_reads_in_part_is_an_error(tmp_path: Path) -> None:
+    """Ansible alone goes on without the settings, and ends with 0."""
+    given = tmp_path / "inventory"
+    given.write_text(f"{INVENTORY}[k3s_cluster:vars]\ngpu_device_plugin_config:\n  version: v1\n")
+    run = play(given, "playbooks/status.yml")
+    assert run.returncode == 2
+    assert f"Ansible could not read all of {given}: its warnings above name the line" in run.said
+    assert "group_vars/k3s_cluster.yml" in run.said
+
+
 @pytest.mark.parametrize(
     ("playbook", "limit", "missing"),
     [
