@@ -7,9 +7,9 @@ same token, and `agent-token` is a link to `token` (its pkg/server, printTokens)
 
 from __future__ import annotations
 
-import base64
 import re
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypedDict
 
 # What comes before the secret in a full token. As in module_utils/k3s_token.py, which filters cannot import.
 BEFORE_SECRET = re.compile(r"^K10[0-9a-f]{64}::([^:]+:)?")
@@ -17,8 +17,8 @@ BEFORE_SECRET = re.compile(r"^K10[0-9a-f]{64}::([^:]+:)?")
 CA_HASH = re.compile(r"K10[0-9a-f]{64}")
 # Does not outlive a change of the CAs: a token with the hash of one, and one of `k3s token create`.
 OF_CA = re.compile(r"\s*(K10|[a-z0-9]{6}[.][a-z0-9]{16}\s*$)")
-# What the module slurp says of a file that does not exist.
-NO_FILE = re.compile("file not found:", re.IGNORECASE)
+# Files with tokens. That of agents is in K3s' own, or first in the role's.
+SECRETS = ("token", "agent-token", "jetson-k3s.agent-token")
 
 
 def secret(token: str) -> str:
@@ -26,25 +26,45 @@ def secret(token: str) -> str:
     return BEFORE_SECRET.sub("", token.strip())
 
 
-def cluster_tokens(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tokens of a cluster: `server` in full, the secret of `agent`, and whether agents have their `own`.
+class Cluster(TypedDict):
+    """What a server says of its cluster; texts are empty where it has none."""
 
-    `results` are of slurp for K3s' `token`, its `agent-token` and the role's file of the token of agents. Old
-    releases of K3s write no `agent-token`, nor does a K3s that has not started yet. `unread` are the names
-    of files that exist and cannot be read: a missing answer is no missing token.
+    answered: bool
+    """Whether it has said anything."""
+    ca: str
+    """The certificate, in PEM."""
+    ca_hash: str
+    server: str
+    """The token of servers, in full."""
+    agent: str
+    """The secret of the token of agents."""
+    own: bool
+    """Whether agents have a token of their own."""
+    unread: list[str]
+    """Names of files that exist and cannot be read: a missing answer is no missing token."""
+
+
+def cluster(read: Mapping[str, Any]) -> Cluster:
+    """The CA and the tokens of a cluster, by the result of module file_texts.
+
+    Old releases of K3s write no `agent-token`, nor does a K3s that has not started yet. `read` is {} where
+    the module has not run.
     """
-    texts = [base64.b64decode(one.get("content") or "").decode("utf-8", "replace") for one in results]
-    server, agent, kept = (text.strip() for text in texts or ("", "", ""))
-    agent = secret(agent) or secret(kept)
+    answered, texts, unread = not read.get("unreachable", False), read.get("texts"), read.get("unread", ())
+    if not isinstance(texts, Mapping):
+        unread = SECRETS if answered and read and not read.get("skipped") else ()  # the module has failed
+        texts = {}
+    server, *of_agents = (str(texts.get(name, "")).strip() for name in SECRETS)
+    agent = next(filter(None, map(secret, of_agents)), "")
+    hashed = CA_HASH.match(server)
     return {
+        "answered": answered,
+        "ca": str(texts.get("ca", "")),
+        "ca_hash": hashed[0] if hashed else "",
         "server": server,
         "agent": agent,
         "own": bool(agent) and agent != secret(server),
-        "unread": [
-            str(one["item"]).rpartition("/")[2]
-            for one in results
-            if "content" not in one and not NO_FILE.search(str(one.get("msg", "")))
-        ],
+        "unread": sorted(unread),
     }
 
 
@@ -74,15 +94,9 @@ def names_ca(tokens: list[str]) -> bool:
     return any(OF_CA.match(token) for token in tokens)
 
 
-def ca_hash(text: str) -> str:
-    """The hash of the CA, as read from a server's token; '' for another text."""
-    return text if CA_HASH.fullmatch(text) else ""
-
-
 FILTERS = {
     "k3s_agents_token": agents_token,
-    "k3s_ca_hash": ca_hash,
-    "k3s_cluster_tokens": cluster_tokens,
+    "k3s_cluster": cluster,
     "k3s_has_agent_token": has_agent_token,
     "k3s_names_ca": names_ca,
 }

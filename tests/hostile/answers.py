@@ -197,6 +197,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "supplied_images": {"supplied": False, "reason": "no answer"},
     "upload_directory": {"path": "/var/lib/jetson-k3s/uploads/made"},
     "systemd_service": {"status": {"ActiveState": "active"}, "name": "x", "state": "started"},
+    "file_texts": {"texts": {"token": "K10::server:secret"}, "unread": {}},
     "slurp": {"content": TOKEN, "encoding": "base64", "source": "/x"},
     "find": {"files": [{"path": "/usr/local/bin/k3s-v1.0"}], "matched": 1, "examined": 1},
     "uri": {"status": 200, "json": {"data": {"activeTargets": []}}},

@@ -452,10 +452,32 @@ def test_token_that_a_change_of_cas_ends_is_known(given: list[str], named: bool)
 
 
 @pytest.mark.parametrize(
-    ("text", "found"), [(HASH, HASH), ("", ""), ("K10ab", ""), (f"{HASH}::server:x", "")]
+    ("text", "found"), [(f"{HASH}::server:x\n", HASH), ("", ""), ("K10ab", ""), ("plain", "")]
 )
-def test_only_the_hash_of_a_ca_is_taken_from_a_token(text: str, found: str) -> None:
-    assert tokens.ca_hash(text) == found
+def test_hash_of_the_ca_is_that_of_the_servers_token(text: str, found: str) -> None:
+    assert tokens.cluster({"texts": {"token": text}})["ca_hash"] == found
+
+
+TOKENS = ["agent-token", "jetson-k3s.agent-token", "token"]
+
+
+@pytest.mark.parametrize(
+    ("read", "answered", "unread"),
+    [
+        ({}, True, []),
+        ({"skipped": True}, True, []),
+        ({"unreachable": True, "msg": "no route"}, False, []),
+        ({"failed": True, "msg": "MODULE FAILURE"}, True, TOKENS),
+        ({"texts": ["token"]}, True, TOKENS),
+        ({"texts": {}, "unread": {"token": "Permission denied"}}, True, ["token"]),
+    ],
+)
+def test_answer_that_is_missing_is_no_token_that_is_missing(
+    read: Data, answered: bool, unread: list[str]
+) -> None:
+    found = tokens.cluster(read)
+    assert (found["answered"], found["unread"]) == (answered, unread)
+    assert (found["ca"], found["server"], found["agent"], found["own"]) == ("", "", "", False)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from pathlib import Path
@@ -37,11 +36,11 @@ def role(name: str, entry: str = "main", **variables: Any) -> str:
 # K3s
 
 
-def test_ca_is_read_on_the_server(tmp_path: Path) -> None:
-    _, calls = play_scripted(tmp_path, role("k3s", "cluster_ca"))
-    read = calls.of("slurp", src="/var/lib/rancher/k3s/server/tls/server-ca.crt")
+def test_ca_and_tokens_are_read_on_the_server(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, role("k3s", "cluster"))
+    read = calls.of("file_texts")
     assert read.boards == [SERVER] * len(BOARDS)
-    assert calls.of("command").boards == [SERVER] * len(BOARDS)
+    assert read[0].arguments["files"]["ca"] == "/var/lib/rancher/k3s/server/tls/server-ca.crt"
 
 
 @pytest.mark.parametrize(
@@ -78,8 +77,8 @@ def test_run_that_changes_no_ca_says_which_are_trusted(tmp_path: Path, replaced:
 
 def test_each_server_has_the_clusters_token_of_agents_in_its_configuration(tmp_path: Path) -> None:
     """K3s would take the token of servers for agents, and a further server could not join."""
-    own = base64.b64encode(b"K10" + b"c" * 64 + b"::node:of agents").decode()
-    answers = {SERVER: {"slurp /server/agent-token": {"content": own}}}
+    tokens = {"token": f"K10{'c' * 64}::server:x", "agent-token": f"K10{'c' * 64}::node:of agents"}
+    answers = {SERVER: {"file_texts": {"texts": tokens, "unread": {}}}}
     groups = {"server": [SERVER, AGENT], "agent": [OTHER_AGENT], "k3s_cluster": BOARDS}
     _, calls = play_scripted(tmp_path, role("k3s", "prepare"), groups=groups, answers=answers)
     written = {
