@@ -5,20 +5,21 @@ from __future__ import annotations
 
 import ast
 import graphlib
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs import CHECKOUT
+from tests.docs import CHECKOUT, markdown
 
 PLUGINS = CHECKOUT / "plugins"
 PREFIX = "ansible_collections.jetson_k3s.cluster.plugins."
 # A module runs on a board, with what Ansible sends there: module_utils. The others run on the controller.
 BELOW = {
-    "callback": {"plugin_utils", "module_utils"},
+    "callback": {"plugin_utils"},
     "filter": {"plugin_utils"},
-    "plugin_utils": {"plugin_utils", "module_utils"},
+    "plugin_utils": {"plugin_utils"},
     "modules": {"module_utils"},
     "module_utils": {"module_utils"},
 }
@@ -43,6 +44,17 @@ def imported(path: Path) -> Iterator[str]:
 
 def test_every_folder_has_a_place() -> None:
     assert {path.parent.name for path in FILES} == BELOW.keys()
+
+
+def test_the_drawing_has_the_imports_between_folders() -> None:
+    block = next(
+        block.text
+        for block in markdown.read(CHECKOUT / "docs/architecture.md").blocks
+        if block.language == "mermaid" and "plugin_utils" in block.text
+    )
+    drawn = {arrow.groups() for arrow in re.finditer(r"^ *(\w+)(?:\[.*?\])? --> (\w+)", block, re.MULTILINE)}
+    found = {(path.parent.name, name.partition(".")[0]) for path in FILES for name in imported(path)}
+    assert drawn == {(above, below) for above, below in found if above != below}
 
 
 @pytest.mark.parametrize("path", FILES, ids=name_of)
