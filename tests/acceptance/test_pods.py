@@ -7,6 +7,7 @@ Cameras, encoder and PyTorch are SIMULATED.
 import doctest
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Iterator
@@ -119,3 +120,31 @@ def test_camera_without_privileges_is_not_permitted(board: Board) -> None:
     cluster.apply(yaml.safe_load(re.sub(r"privileged: true.*", "privileged: false", text)))
     wait_until(lambda: cluster.phase("usb-camera") == "Failed", "the camera is not opened", 60)
     assert "Operation not permitted" in cluster.kubectl("logs", "usb-camera")
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_ci_of_another_repository_tests_its_image(board: Board, tmp_path: Path, works: bool) -> None:
+    """The build is SIMULATED: the device plugin's image stands for the repository's."""
+    bundle = inventory.bundle_path(LAB) / f"tegra-device-plugin-{debian.architecture()}.tar.gz"
+    programs = {
+        "docker": f'[ "$1" = save ] || exit 0; exec gunzip --stdout {bundle}',
+        "ssh": f'shift; exec docker exec --interactive {board.container} sh -c "$*"',
+    }
+    docker = shutil.which("docker")
+    for name, text in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text.replace('exec docker', f'exec {docker}')}\n")
+        (tmp_path / name).chmod(0o755)
+    manifest = (CHECKOUT / "docs/examples" / "gpu-test").with_suffix(".yaml").read_text()
+    tried = manifest if works else manifest.replace("[compute]", "[no-command]")
+    (tmp_path / "gpu-test.yaml").write_text(tried)
+    board.exec("docker", "tag", plugin.reference(), OWN_IMAGE)
+    job = yaml.safe_load((CHECKOUT / "docs/ci/own-image.yml").read_text())["jobs"]["test"]
+    place = {**job["env"], "IMAGE": OWN_IMAGE, "NODE": board.name, "JOB": f"gpu-test-{works}".lower()}
+    place["PATH"] = f"{tmp_path}:{os.environ['PATH']}"
+    steps = [step["run"] for step in job["steps"] if "run" in step]
+    ended = [run_here("bash", "-e", "-c", f"cd {tmp_path}\n{step}", **place) for step in steps]
+    said = "\n".join(one.stdout for one in ended)
+    assert [one.returncode for one in ended] == [0, 0, int(not works), 0], said
+    assert ("all are right" if works else "no-command") in said
+    assert OWN_IMAGE not in board.exec("docker", "images", "--format={{.Repository}}:{{.Tag}}")
+    assert board.exec("k3s", "kubectl", "get", "jobs", "--output=name") == ""
