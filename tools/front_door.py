@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import getpass
 import json
 import os
 import re
@@ -27,8 +28,14 @@ TOOLS = CHECKOUT / ".venv/bin"
 REFUSED, INTERRUPTED = 2, 130
 MOST_NAMES = 5
 """Boards that a message names; more are a number."""
-UNABLE = r"(?:Missing \w+ password|sudo: a password is required)"
-"""Of a board without its password: what Ansible says over SSH, and sudo on this computer."""
+FROM_STDIN = ["--become-password-file", "-"]
+ATTEMPTS = 3
+"""As many passwords as sudo itself asks for."""
+UNABLE = (
+    r"(?:(?:Missing|Incorrect) \w+ password|sudo: a password is required|Sorry, try again"
+    r"|is not in the sudoers file|may not run sudo|is not allowed to (?:run|execute))"
+)
+"""Of a board where an account has no password or right for sudo: what Ansible and sudo say."""
 
 
 class RefusedError(Exception):
@@ -175,15 +182,16 @@ def own_password(options: argparse.Namespace, environment: Mapping[str, str]) ->
 
 
 def try_sudo(
-    command: Command, arguments: Sequence[str], limit: str | None, env: Mapping[str, str]
+    command: Command, arguments: Sequence[str], limit: str | None, env: Mapping[str, str], password: str = ""
 ) -> list[str]:
-    """The boards where sudo needs a password. Raises RefusedError if the inventory cannot be read.
+    """The boards where sudo needs another password. Raises RefusedError if the inventory cannot be read.
 
     A board that does not answer is not among them: the playbook says why it does not.
     """
     ran = subprocess.run(
         [
             str(TOOLS / "ansible-playbook"),
+            *(FROM_STDIN if password else []),
             *arguments,
             *(["--limit", with_servers(limit)] if limit else []),
             "--extra-vars",
@@ -200,7 +208,7 @@ def try_sudo(
             "ANSIBLE_TIMEOUT": "5",
             "ANSIBLE_TASK_TIMEOUT": "20",
         },
-        stdin=subprocess.DEVNULL,
+        input=password,
         capture_output=True,
         text=True,
         check=False,
@@ -214,15 +222,16 @@ def try_sudo(
     return without_password(ran.stdout)
 
 
-def become(
-    name: str, options: argparse.Namespace, arguments: Sequence[str], env: Mapping[str, str]
-) -> list[str]:
-    """The option for sudo's password, if a board needs one. Raises RefusedError without a terminal."""
-    if own_password(options, env):
-        return []
-    boards = try_sudo(COMMANDS[name], arguments, options.limit, env)
+def ask_password(
+    command: Command, arguments: Sequence[str], limit: str | None, env: Mapping[str, str]
+) -> str:
+    """The password of sudo on the boards of a run; '' if none needs one.
+
+    It is tried before the run. Raises RefusedError without a terminal, or if sudo refuses it.
+    """
+    boards = try_sudo(command, arguments, limit, env)
     if not boards:
-        return []
+        return ""
     if not sys.stdin.isatty():
         raise RefusedError(
             f"sudo asks for a password on {names(boards)}, and there is no terminal to type it. "
@@ -231,7 +240,39 @@ def become(
         )
     sys.stderr.write(f"sudo asks for a password on {names(boards)}. Type it here, once for all boards.\n")
     sys.stderr.flush()
-    return ["--ask-become-pass"]
+    for _ in range(ATTEMPTS):
+        try:
+            password = getpass.getpass("Password of sudo: ")
+        except EOFError:
+            break
+        boards = try_sudo(command, arguments, limit, env, password) if password else boards
+        if password and not boards:
+            return password
+        sys.stderr.write(f"sudo refuses it on {names(boards)}.\n")
+        sys.stderr.flush()
+    raise RefusedError(
+        f"sudo refuses the account or its password on {names(boards)}. Check that the account may use sudo "
+        "there. If a board has a password of its own, set ansible_become_password in its host_vars, "
+        "encrypted with ansible-vault. Nothing was done."
+    )
+
+
+def give_on_stdin(password: str) -> None:
+    """Make the password the standard input of this process: it is in no file and no list of processes."""
+    reads, writes = os.pipe()
+    os.write(writes, password.encode())
+    os.close(writes)
+    os.dup2(reads, sys.stdin.fileno())
+    os.close(reads)
+
+
+def environment() -> dict[str, str]:
+    """The environment of Ansible. Settings of the person stay."""
+    defaults = {
+        "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
+        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
+    }
+    return defaults | os.environ
 
 
 def run(name: str, arguments: Sequence[str]) -> NoReturn:
@@ -241,13 +282,14 @@ def run(name: str, arguments: Sequence[str]) -> NoReturn:
         sys.stdout.write(f"usage: ./jetson-k3s {name} [OPTION...]\n\n{COMMANDS[name].summary}.\n\n")
         sys.stdout.write(f"{description(playbook(name).read_text(), name)}\n\n{OPTIONS}")
         sys.exit()
-    defaults = {
-        "ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg"),
-        "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED": "1",
-    }
-    env = defaults | os.environ
+    env = environment()
     arguments = [*inventory(name, options.inventory, env), *arguments]
-    arguments = [*become(name, options, arguments, env), *arguments, str(playbook(name))]
+    if not own_password(options, env):
+        password = ask_password(COMMANDS[name], arguments, options.limit, env)
+        if password:
+            give_on_stdin(password)
+            arguments = [*FROM_STDIN, *arguments]
+    arguments = [*arguments, str(playbook(name))]
     sys.stdout.flush()
     os.execve(TOOLS / "ansible-playbook", ["ansible-playbook", *arguments], env)  # noqa: S606 - no shell
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Commands as a person runs them, with a terminal or without one, and scripts that replace programs."""
 
+import io
 import os
 import pty
 import subprocess
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,27 +13,43 @@ LIMIT_SECONDS = 120
 
 
 def run(
-    command: Sequence[str | Path], cwd: Path, environment: Mapping[str, str], typed: str | None = None
+    command: Sequence[str | Path],
+    cwd: Path,
+    environment: Mapping[str, str],
+    typed: str | None = None,
+    answers: Sequence[tuple[str, str]] = (),
 ) -> tuple[int, str]:
-    """Run a command with a terminal on which this is typed, or without one; its status and output."""
-    ours, theirs = pty.openpty() if typed is not None else (-1, subprocess.DEVNULL)
-    if typed is not None:
+    """Run a command; its status and output.
+
+    It has a terminal on which `typed` is typed before it starts, and each answer after its question. With
+    neither it has no terminal.
+    """
+    ours, theirs = pty.openpty() if typed is not None or answers else (-1, subprocess.DEVNULL)
+    if typed:
         os.write(ours, typed.encode())
-    ran = subprocess.run(
+    said, waiting = "", [*answers]
+    with subprocess.Popen(
         command,
         cwd=cwd,
         env=environment,
         stdin=theirs,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
-        timeout=LIMIT_SECONDS,
-        check=False,
-    )
-    if typed is not None:
+        start_new_session=True,  # no terminal of the person who runs the tests
+    ) as running:
+        assert isinstance(running.stdout, io.BufferedReader)
+        limit = threading.Timer(LIMIT_SECONDS, running.kill)
+        limit.start()
+        while output := running.stdout.read1():
+            said += output.decode(errors="replace")
+            if waiting and said.endswith(waiting[0][0]):
+                os.write(ours, f"{waiting.pop(0)[1]}\n".encode())
+        limit.cancel()
+    if ours >= 0:
         os.close(ours)
         os.close(theirs)
-    return ran.returncode, ran.stdout
+    assert not waiting, f"not asked: {waiting[0][0]}\n{said}"
+    return running.returncode, said
 
 
 def script(path: Path, text: str) -> None:

@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,12 +37,15 @@ arguments = sys.argv[1:]
 tries = arguments[-1].endswith("try_sudo.yml")
 names = ("ANSIBLE_CONFIG", "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED")
 run = {{{{"arguments": arguments, "cwd": os.getcwd(), **{{{{name: os.environ[name] for name in names}}}}}}}}
+run["password"] = sys.stdin.read() if arguments[:2] == ["--become-password-file", "-"] else ""
 with (root / ("tried" if tries else "played")).open("a") as file:
     file.write(json.dumps(run) + "\\n")
 if not tries:
     sys.exit(int((root / "status").read_text()))
-print((root / "sudo").read_text())
+right = run["password"] == {{password!r}}
+print("ok: [jetson-1]" if right else (root / "sudo").read_text())
 """
+SECRET = "correct horse"
 PASSWORD = """
 TASK [Try sudo] ****
 [ERROR]: Task failed: Missing sudo password
@@ -81,6 +84,11 @@ class Checkout:
         command = [program or self.program, *arguments]
         return run(command, cwd or self.path, self.environment, "" if terminal else None)
 
+    def answered(self, *arguments: str, passwords: Sequence[str]) -> tuple[int, str]:
+        """Run it with a terminal, and type a password at each question for one."""
+        answers = [("Password of sudo: ", password) for password in passwords]
+        return run([self.program, *arguments], self.path, self.environment, answers=answers)
+
     def real(self, name: str, line: str = "2.19") -> None:
         """Put a real program of Ansible into .venv."""
         command = shlex.join([sys.executable, "-m", "ansible", name])
@@ -95,7 +103,7 @@ def checkout(tmp_path: Path) -> Checkout:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, root / name)
     os.utime(root / "tools/requirements/ansible.txt", (0, 0))
-    script(root / ".venv/bin/ansible-playbook", ANSIBLE_PLAYBOOK.format(root=str(root)))
+    script(root / ".venv/bin/ansible-playbook", ANSIBLE_PLAYBOOK.format(root=str(root), password=SECRET))
     (root / ".venv/bin/python").symlink_to(sys.executable)
     (root / ".venv/.ansible").touch()
     (root / "inventory").write_text(BOARDS)
@@ -191,14 +199,25 @@ def test_inventory_that_cannot_be_read_stops(checkout: Checkout, line: str, opti
 def test_password_is_asked_for_where_sudo_needs_one(checkout: Checkout) -> None:
     assert checkout.typed("reboot", terminal=True) == (0, "")
     (checkout.path / "sudo").write_text(PASSWORD)
-    status, said = checkout.typed("reboot", "--limit", "agent", terminal=True)
-    assert (status, said) == (0, "sudo asks for a password on jetson-1. Type it here, once for all boards.\n")
-    option = ["--ask-become-pass", "-i", "inventory", "--limit", "agent", "playbooks/reboot.yml"]
+    status, said = checkout.answered("reboot", "--limit", "agent", passwords=[SECRET])
+    words = "sudo asks for a password on jetson-1. Type it here, once for all boards.\nPassword of sudo: "
+    assert (status, said.strip()) == (0, words.strip())
+    option = ["--become-password-file", "-", "-i", "inventory", "--limit", "agent", "playbooks/reboot.yml"]
     assert checkout.played == [["-i", "inventory", "playbooks/reboot.yml"], option]
+    assert [run["password"] for run in checkout.runs("played")] == ["", SECRET]
     # The playbook's tasks for an agent are delegated to a server.
-    tried = checkout.runs("tried")[-1]["arguments"]
+    tried = checkout.runs("tried")[1]["arguments"]
     assert tried[:6] == ["-i", "inventory", "--limit", "agent", "--limit", "agent,server"]
     assert json.loads(tried[7]) == {"try_sudo_boards": "k3s_cluster"}
+
+
+def test_wrong_password_is_asked_for_again(checkout: Checkout) -> None:
+    (checkout.path / "sudo").write_text(PASSWORD)
+    status, said = checkout.answered("reboot", passwords=["wrong", SECRET])
+    assert (status, said.count("sudo refuses it on jetson-1.\n"), len(checkout.played)) == (0, 1, 1), said
+    status, said = checkout.answered("reboot", passwords=["wrong", "", "wrong"])
+    assert (status, len(checkout.played)) == (2, 1)
+    assert "sudo refuses the account or its password on jetson-1." in said and "Nothing was done." in said
 
 
 def test_password_without_a_terminal_is_an_error_that_names_the_option(checkout: Checkout) -> None:
@@ -238,6 +257,17 @@ for argument; do
     [ "$argument" != -n ] || { echo 'sudo: a password is required' >&2; exit 1; }
 done
 """
+ASKS = f"""\
+#!/bin/sh
+while [ "$1" != /bin/sh ]; do
+    case $1 in -n) echo 'sudo: a password is required' >&2; exit 1 ;; -p) prompt=$2; shift ;; esac
+    shift
+done
+printf %s "$prompt" >&2
+read -r typed
+[ "$typed" = {shlex.quote(SECRET)} ] || {{ echo 'Sorry, try again.' >&2; exit 1; }}
+exec "$@"
+"""
 PASS = """\
 #!/bin/sh
 while [ "$1" != -c ]; do shift; done
@@ -268,6 +298,24 @@ def test_sudo_is_tried_on_the_boards_of_the_run(checkout: Checkout, line: str) -
     assert "sudo asks for a password on m, and" in checkout.typed("monitoring")[1]
     assert "sudo asks" not in checkout.typed("bundle")[1]
     assert "sudo asks for a password on b, and" in checkout.typed("bundle", "-e", "bundle_debs_from=b")[1]
+
+
+@pytest.mark.parametrize("line", CORES)
+def test_password_reaches_the_sudo_of_a_board(checkout: Checkout, line: str) -> None:
+    """With the real ansible-playbook, and a sudo that wants a password."""
+    checkout.real("playbook", line)
+    checkout.environment["ANSIBLE_STDOUT_CALLBACK"] = "default"
+    script(checkout.elsewhere / "sudo", ASKS)
+    (checkout.path / "inventory").write_text(
+        "[k3s_cluster]\na ansible_connection=local ansible_become_user=nobody "
+        f"ansible_become_exe={checkout.elsewhere}/sudo\n"
+    )
+    (checkout.path / "playbooks/drift.yml").write_text(
+        "- {hosts: a, become: true, gather_facts: false, tasks: [{ansible.builtin.raw: echo computed}]}\n"
+    )
+    status, said = checkout.answered("drift", "-vv", passwords=["wrong", SECRET])
+    assert (status, "sudo refuses it on a.\n" in said, "computed" in said) == (0, True, True), said
+    assert SECRET not in said
 
 
 def test_interruption_is_one_line(checkout: Checkout) -> None:
