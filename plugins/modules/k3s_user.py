@@ -28,6 +28,7 @@ module: k3s_user
 short_description: A user of the cluster, with a role and a client certificate
 description:
   - The user is bound to the role by a ClusterRoleBinding of ours. No other binding is touched.
+  - A second one lets the user list nodes, which the roles C(view) and C(edit) do not.
   - The certificate comes from Kubernetes' own API for that (C(certificates.k8s.io), signer
     C(kubernetes.io/kube-apiserver-client)). The request is removed again.
 options:
@@ -49,6 +50,9 @@ MANAGED_BY = "app.kubernetes.io/managed-by"
 OURS = "jetson-k3s"
 SIGNER = "kubernetes.io/kube-apiserver-client"
 SIGNING_SECONDS = 60
+NODES_ROLE = OURS + ":nodes"
+# No user has a colon in the name, so no user has this binding as the first one.
+NODES_SUFFIX = ":nodes"
 
 
 class UserError(Exception):
@@ -60,14 +64,24 @@ def binding_name(user: str) -> str:
     return "{}:{}".format(OURS, user)
 
 
-def binding(user: str, role: str) -> Data:
+def binding(user: str, role: str, suffix: str = "") -> Data:
     """Our ClusterRoleBinding."""
     return {
         "apiVersion": RBAC + "/v1",
         "kind": "ClusterRoleBinding",
-        "metadata": {"name": binding_name(user), "labels": {MANAGED_BY: OURS}},
+        "metadata": {"name": binding_name(user) + suffix, "labels": {MANAGED_BY: OURS}},
         "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
         "subjects": [{"apiGroup": RBAC, "kind": "User", "name": user}],
+    }
+
+
+def nodes_role() -> Data:
+    """Our ClusterRole that lets users list nodes."""
+    return {
+        "apiVersion": RBAC + "/v1",
+        "kind": "ClusterRole",
+        "metadata": {"name": NODES_ROLE, "labels": {MANAGED_BY: OURS}},
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}],
     }
 
 
@@ -77,8 +91,8 @@ def is_ours(item: Data) -> bool:
 
 
 def is_as(found: Data, wanted: Data) -> bool:
-    """Does a binding name the wanted user and role, and no others?"""
-    return all(found.get(key) == wanted[key] for key in ("roleRef", "subjects"))
+    """Does an object give the wanted rights to the wanted user, and no others?"""
+    return all(found.get(key) == wanted.get(key) for key in ("roleRef", "subjects", "rules"))
 
 
 def request_object(user: str, pem: str, seconds: int) -> Data:
@@ -147,23 +161,40 @@ def check_role(role: str) -> None:
         )
 
 
-def bind(user: str, role: Optional[str], check_mode: bool) -> bool:
-    """Make our binding to the role, or remove it if the role is None; returns whether that was necessary."""
-    name = binding_name(user)
-    wanted = None if role is None else binding(user, role)
-    found = get("clusterrolebinding", name)
+def ensure(name: str, wanted: Optional[Data], check_mode: bool) -> bool:
+    """Make our object, or remove the binding if it is None; returns whether that was necessary."""
+    kind = "ClusterRoleBinding" if wanted is None else wanted["kind"]
+    found = get(kind, name)
     if found is not None and not is_ours(found):
-        raise UserError("ClusterRoleBinding {} is not ours: remove or rename it".format(name))
+        raise UserError("{} {} is not ours: remove or rename it".format(kind, name))
     if found is None or wanted is None:
         changed = (found is None) != (wanted is None)
     else:
         changed = not is_as(found, wanted)
     if changed and not check_mode:
         if found is not None:  # a binding's role cannot be changed
-            run("delete", "--ignore-not-found", "clusterrolebinding", name)
+            run("delete", "--ignore-not-found", kind, name)
         if wanted is not None:
             run("create", "--filename=-", stdin=json.dumps(wanted))
     return changed
+
+
+def bind(user: str, role: Optional[str], check_mode: bool) -> bool:
+    """Bind the user to the role and let them list nodes, or remove both if the role is None.
+
+    Returns whether that was necessary.
+    """
+    name = binding_name(user)
+    if role is None:  # others may be bound to the role for nodes
+        wanted = {name: None, name + NODES_SUFFIX: None}  # type: Dict[str, Optional[Data]]
+    else:
+        wanted = {
+            name: binding(user, role),
+            NODES_ROLE: nodes_role(),
+            name + NODES_SUFFIX: binding(user, NODES_ROLE, NODES_SUFFIX),
+        }
+    changed = [ensure(one, item, check_mode) for one, item in wanted.items()]
+    return any(changed)
 
 
 def main() -> None:

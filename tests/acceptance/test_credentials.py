@@ -88,6 +88,7 @@ def test_operator_may_look_and_no_more(cluster: Cluster, kubeconfig: Path) -> No
     assert kubeconfig.stat().st_mode & 0o777 == 0o600
     assert may(cluster, kubeconfig, "list", "pods", "--all-namespaces")
     assert "tegra-device-plugin" in as_anna(cluster, kubeconfig, *documented())
+    assert f"node/{cluster.boards[0].name}" in as_anna(cluster, kubeconfig, "get", "nodes", "--output=name")
     assert not may(cluster, kubeconfig, "get", "secrets")
     assert not may(cluster, kubeconfig, "create", "deployments")
     assert cluster.kubectl("get", "certificatesigningrequests", "--output=name") == ""

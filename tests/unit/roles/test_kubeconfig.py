@@ -266,7 +266,12 @@ def test_user_is_bound_once_and_to_another_role_by_another_binding(
     bound = [user.bind("anna", role, False) for role in ("view", "view", "edit")]
     assert bound == [True, False, True]
     assert objects["jetson-k3s:anna"] == user.binding("anna", "edit")
+    nodes = objects["jetson-k3s:anna:nodes"]["roleRef"]["name"]
+    assert objects[nodes]["rules"] == [
+        {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "watch"]}
+    ]
     assert [user.bind("anna", None, False) for _ in range(2)] == [True, False]
+    assert not [name for name in objects if "anna" in name]
 
 
 def test_unknown_role_is_refused_with_the_names_of_the_others(objects: Data) -> None:
