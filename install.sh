@@ -1,5 +1,6 @@
 #!/bin/sh
-# Makes one NVIDIA Jetson a K3s node whose pods ask for nvidia.com/gpu, and proves it. The work is done by the playbooks.
+# Makes one NVIDIA Jetson a K3s node whose pods ask for nvidia.com/gpu, and proves it. This part reaches the board by
+# SSH and makes .venv. The rest is tools/install.py, and the work is done by the playbooks.
 set -eu
 typed_in=$PWD
 cd "$(dirname "$0")"
@@ -10,28 +11,37 @@ usage: ./install.sh [OPTION...] USER@HOST     from a computer with Python 3.10 t
        sudo ./install.sh [OPTION...] local    on the board itself (JetPack 6 or newer)
 
 Without options the board becomes a K3s server of its own. The same command again goes on where it was cut off.
+On a terminal, the command says what will change and how to undo it, and asks. Without a terminal it says so and goes on.
 
   --offline BUNDLE    install from this bundle (docs/offline.md); without it the board needs the Internet
   --agent-of SERVER   join the cluster of this board, which `inventory` has: its name there
+  --name NAME         give a new board this hostname; boards as flashed are all named alike
   --check             only report what would stand in the way
   --dry-run           only show what would be changed
   --uninstall         remove K3s from the board, with its pods and volumes, after a question
-  --yes               with --uninstall: do not ask
+  --yes               answer every question with yes, also that of --uninstall
+  --become-password-file FILE
+                      sudo's password, for runs without a terminal; on a terminal it is asked for
   --help              this text
 
 The board is written to `inventory`, so that every playbook can be used afterwards (docs/install.md). A board that
-`inventory` has is found there by its address. A hostname that belongs to another address is refused.
+`inventory` has is found there by its address, or by its SSH host key if its address is new. The hostname of a board
+that has another address is refused: add --name.
+
+At the end there is a kubeconfig of your own, jetson-k3s.kubeconfig, and the next commands are printed.
 END
 }
 
 die() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 step() { printf '\n==> %s\n' "$*"; }
 
-bundle='' server='' action=install target='' yes=''
+bundle='' server='' name='' password_file='' action=install target='' yes=''
 while [ $# -gt 0 ]; do
     case $1 in
         --offline) [ $# -gt 1 ] || die "--offline needs a bundle's directory"; bundle=$2; shift ;;
         --agent-of) [ $# -gt 1 ] || die "--agent-of needs the name of the server in ./inventory"; server=$2; shift ;;
+        --name) [ $# -gt 1 ] || die "--name needs a hostname"; name=$2; shift ;;
+        --become-password-file) [ $# -gt 1 ] || die "$1 needs a file"; password_file=$2; shift ;;
         --check | --dry-run | --uninstall) action=${1#--} ;;
         --yes) yes=1 ;;
         -h | --help) usage; exit 0 ;;
@@ -41,45 +51,79 @@ while [ $# -gt 0 ]; do
     shift
 done
 [ -n "$target" ] || { usage >&2; exit 2; }
-[ -z "$yes" ] || [ "$action" = uninstall ] || die "--yes belongs to --uninstall: nothing else asks"
 case $target in
     local) [ "$(id -u)" = 0 ] || die "on the board itself it has to be root: sudo ./install.sh local" ;;
-    ?*@?*) ;;
+    ?*@?*) command -v ssh >/dev/null || die "this computer has no ssh. Install its package: openssh-client" ;;
     *) die "$target has no user: write USER@HOST, such as jetson@192.168.1.11" ;;
 esac
 trap 'trap - INT; printf "\ninstall.sh: interrupted; the same command goes on from here\n" >&2; exit 130' INT
 
-on_board='' # what to type before a command for the board
-[ "$target" = local ] || on_board="ssh $target "
-remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes "$target" "$1" < /dev/null; fi }
+# ConnectTimeout ends a host that accepts the connection and stays silent, and ServerAlive one that stops later.
+limits='-o ConnectTimeout=10 -o ServerAliveInterval=5'
+# shellcheck disable=SC2086 # several words
+remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes $limits "$target" "$1" < /dev/null; fi }
 
-if [ "$target" != local ] && ! remote true 2>/dev/null; then
-    step "SSH to $target asks for a password: a key for it"
-    [ -t 0 ] || die "$target does not answer by SSH, or wants a password. Try: ssh $target"
-    [ -n "$(find ~/.ssh -name 'id_*.pub' 2>/dev/null)" ] || ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
-    { ssh-copy-id "$target" && remote true; } || die "$target does not answer by SSH, or refuses the password. Try: ssh $target"
-fi
+confirm() {
+    [ -z "$yes" ] || return 0
+    printf '%s [Y/n] ' "$1" >&2
+    read -r answer || answer=no
+    case $answer in '' | [Yy] | [Yy][Ee][Ss]) ;; *) die "Nothing was done" ;; esac
+}
+
+# Stops with SSH's reason, and what to do about it. A board may say anything, so control characters go.
+unreachable() {
+    printf 'install.sh: %s: %s\n' "$target" "$1" >&2
+    printf '%s\n' "$said" | tr -d '\000-\010\013-\037\177' | sed -n '/[^ ]/s/^/  ssh: /p' | tail -n 2 >&2
+    exit 1
+}
+
+copy_key() {
+    step "$target asks for a password. Ansible needs an SSH key instead"
+    if [ -z "$(find ~/.ssh -name 'id_*.pub' 2>/dev/null)" ]; then
+        confirm "You have no SSH key. Make ~/.ssh/id_ed25519 without a passphrase, and copy its public part to the board?"
+        ssh-keygen -q -t ed25519 -N '' -f ~/.ssh/id_ed25519
+    else
+        confirm "Copy your public SSH key to the board?"
+    fi
+    # shellcheck disable=SC2086 # several words
+    ssh-copy-id $limits "$target" || die "$target: the board refuses the password, or has no account ${target%%@*}. Try: ssh $target"
+}
+
+# Answers SSH's questions on a terminal, each of them once.
+reach() {
+    said=$(remote true 2>&1) && return
+    case $said in
+        *"HOST IDENTIFICATION HAS CHANGED"*)
+            unreachable "the host key has changed: another board has this address, or the board was flashed again. If you know why, remove the old key: ssh-keygen -R ${target#*@}" ;;
+        *"Host key verification failed"*)
+            [ -t 0 ] && [ "$1" = first ] || unreachable "this computer does not know the board's host key yet. Run once, on a terminal, and answer its question: ssh $target"
+            # The question alone. It is on the terminal, not on stderr.
+            # shellcheck disable=SC2086 # several words
+            ssh $limits -o PreferredAuthentications=none "$target" true 2>/dev/null || :
+            reach known ;;
+        *"Permission denied ("*password* | *"Permission denied ("*keyboard-interactive*)
+            [ -t 0 ] && [ "$1" != copied ] || unreachable "the board asks for a password, or has no account ${target%%@*}. If the account is right, copy your key: ssh-copy-id $target. If your key has a passphrase: ssh-add"
+            copy_key
+            reach copied ;;
+        *"Permission denied"* | *"Too many authentication failures"*)
+            unreachable "the board accepts none of your SSH keys for the account ${target%%@*}, and no password. If the account is right, add your public key to ~/.ssh/authorized_keys there. If your key has a passphrase: ssh-add" ;;
+        *"Could not resolve"*) unreachable "no host has this name. Check it, or write the board's IP address" ;;
+        *"Connection refused"*)
+            unreachable "the host is there, but no SSH server answers. On the board: sudo systemctl enable --now ssh" ;;
+        *"timed out"* | *"not responding"* | *"No route to host"* | *"is unreachable"* | *"Host is down"*)
+            unreachable "no answer in time. Check the address, that the board is on, and its network" ;;
+        *) unreachable "SSH fails. Try: ssh $target" ;;
+    esac
+}
+[ "$target" = local ] || reach first
 
 release=$(remote 'cat /etc/nv_tegra_release' 2>/dev/null) || die "$target is no Jetson with NVIDIA's L4T: it has no /etc/nv_tegra_release"
-l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p' | head -n 1)
+release=$(printf '%s\n' "$release" | grep '^# R[0-9]' | head -n 1) || :
+l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p')
 [ -n "$l4t" ] || die "$target: /etc/nv_tegra_release does not begin with '# R' and a number"
 [ "$l4t" -ge 32 ] || die "$target has L4T R$l4t. JetPack 4.4 (R32.4) and newer can be used: flash the board"
 [ "$target" != local ] || [ "$l4t" -ge 36 ] ||
     die "JetPack $((l4t < 35 ? 4 : 5)) has too old a Python for Ansible: run ./install.sh USER@BOARD on another computer"
-hostname=$(remote hostname | tr '[:upper:]' '[:lower:]')
-# It goes into files here, and a board may say anything.
-case $hostname in
-    '' | *[!a-z0-9.-]* | [!a-z0-9]*) die "$target has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1" ;;
-esac
-ask=''
-[ "$target" = local ] || remote 'sudo -n true' 2>/dev/null || ask=--ask-become-pass
-[ -z "$ask" ] || [ -t 0 ] || die "sudo on $target asks for a password, and there is no terminal to type it"
-
-if [ -n "$bundle" ]; then
-    case $bundle in /*) ;; *) bundle=$typed_in/$bundle ;; esac
-    [ -e "$bundle/SHA256SUMS" ] || die "$bundle is no bundle: it has no SHA256SUMS (docs/offline.md)"
-    bundle=$(cd "$bundle" && pwd)
-fi
 
 step "Ansible in .venv"
 if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
@@ -88,33 +132,6 @@ if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
 else
     sh tools/bootstrap.sh refresh
 fi
-
-removal=''
-[ "$action" != uninstall ] || removal=--uninstall
-# It says what is wrong with a board that it refuses.
-name=$(.venv/bin/python -m tools.install_board --target "$target" --hostname "$hostname" --l4t "$l4t" \
-    ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${removal:+"$removal"} ${yes:+--yes}) || exit 1
-# Some tasks for the board are on a server of its cluster.
-if [ -z "$ask" ] && .venv/bin/ansible -i inventory server -b -m raw -a true 2>&1 | grep -q 'Missing sudo password'; then
-    ask=--ask-become-pass
-    [ -t 0 ] || die "sudo on a server of $name's cluster asks for a password, and there is no terminal to type it"
-fi
-play() {
-    .venv/bin/ansible-playbook -i inventory ${ask:+"$ask"} ${bundle:+-e "{\"jetson_k3s_bundle\": \"$bundle\"}"} \
-        --limit "$name" "$@"
-}
-
-if [ "$action" = uninstall ]; then
-    step "K3s leaves $name"
-    play playbooks/reset.yml -e "k3s_reset_cluster=$name" # confirmed above
-    exit
-fi
-case $action in
-    check) play playbooks/preflight.yml; exit ;;
-    dry-run) play playbooks/site.yml --check --diff; exit ;;
-esac
-step "$name becomes a node"
-play playbooks/site.yml || die "$name is not ready. Each message above names its fix; then run the same command again"
-printf '\n%s\n%s\n%s\n' "Node:  $name (${on_board}sudo k3s kubectl get nodes)" \
-    "Proof: reports/$name.json and reports/index.html: a pod got the GPU and computed on it, and the next one waited for it" \
-    "Next:  ${on_board}sudo k3s kubectl apply --filename - < docs/examples/gpu-job.yaml"
+.venv/bin/python -m tools.install --target "$target" --release "$release" --typed-in "$typed_in" --action "$action" \
+    ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${name:+--name "$name"} ${yes:+--yes} \
+    ${password_file:+--become-password-file "$password_file"}

@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Find the board of `inventory` that install.sh acts on, by its address. Its hostname alone decides nothing.
+"""Find the board of `inventory` that install.sh acts on: by its address, or by its SSH host key at a new one.
 
-Prints the board's name in the inventory, after it has written a new board there. With --uninstall it asks
-first. Runs in .venv, with Python 3.10 and newer. Exit status 1 with a message if the board is refused.
+Its hostname alone decides nothing. Runs in .venv, with Python 3.10 and newer.
 """
 
 from __future__ import annotations
 
-import argparse
 import ipaddress
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from tools.front_door import RefusedError
+
 INVENTORY = Path("inventory")
 MARKER = "# Written by install.sh."
-# Names that Ansible or the playbooks use for something else, whether the inventory has them or not.
+# Groups of the playbooks and of Ansible, whether the inventory has them or not.
 RESERVED = ("agent", "all", "k3s_cluster", "localhost", "monitoring", "server", "ungrouped")
 LOCAL = "local"
+# As in install.sh: a computer that accepts a connection and stays silent ends after these seconds, too.
+SSH_LIMITS = ("-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+SSH_FAILED = 255
 # The kubelet of K3s 1.35 and newer refuses cgroup v1, which L4T has before R36.
 CGROUP_V2_L4T = 36
 K3S_FOR_CGROUP_V1 = "v1.34.12+k3s1"
 ACCOUNT = re.compile(r"[\w.-]+@[\w.:%-]+", re.ASCII)
-
-
-class RefusedError(Exception):
-    """The board is not touched; the message says what is wrong and what to do."""
+HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -47,10 +46,11 @@ class Route:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a board is: `route` is None for this computer. `text` is for people."""
+    """Where a board is: `route` is None for this computer. `text` is for people, and `user` the account."""
 
     text: str
     route: Route | None = None
+    user: str = field(default="", compare=False)
 
 
 # Of a board whose address is a template.
@@ -64,6 +64,16 @@ class Fleet:
     boards: Mapping[str, Place]
     names: frozenset[str] = frozenset()
     servers: frozenset[str] = frozenset()
+    variables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A board by its name in the inventory, which has not got it yet, or has it with an old address."""
+
+    name: str
+    new: bool = False
+    moved: bool = False
 
 
 Resolve = Callable[[str], set[str]]
@@ -100,18 +110,32 @@ def free_name(names: Iterable[str]) -> str:
     return next(name for name in offered if name not in taken)
 
 
-def set_hostname(target: str, name: str) -> str:
-    """The command for another hostname."""
-    command = f"sudo hostnamectl set-hostname {name}"
-    return command if target == LOCAL else f"ssh -t {target} {command}"
+def reserved(name: str, fleet: Fleet) -> bool:
+    """Whether a board cannot have this name: it is a group, or has a meaning for Ansible."""
+    from ansible import constants  # noqa: PLC0415 - it takes half a second
+    from ansible.vars.reserved import get_reserved_names  # noqa: PLC0415
+
+    of_ansible = {*get_reserved_names(), *constants.INTERNAL_STATIC_VARS, *constants.LOCALHOST}
+    return name in {*RESERVED, *of_ansible, *(one.lower() for one in fleet.names)}
+
+
+def checked_name(name: str, why: str) -> str:
+    """A name in lower case, if a board can have it. Raises RefusedError with the reason otherwise."""
+    if not HOSTNAME.fullmatch(name.lower()):
+        raise RefusedError(why)
+    return name.lower()
 
 
 def choose(
-    target: str, typed: Place, hostname: str, fleet: Fleet, resolve: Resolve = addresses
-) -> str | None:
-    """The name in the inventory of the board at this place; None for a new one, whose name is its hostname.
+    typed: Place,
+    hostname: str,
+    fleet: Fleet,
+    moved: Callable[[Place, Fleet], str | None] = lambda *_: None,
+    resolve: Resolve = addresses,
+) -> Choice:
+    """The board at this place. The name of a new one is `hostname`: its own, or that of --name.
 
-    Raises RefusedError if the place and the hostname lead to different boards.
+    Raises RefusedError if the place and the name lead to different boards.
     """
     found = [name for name, place in fleet.boards.items() if same(typed, place, resolve)]
     if len(found) > 1:
@@ -128,32 +152,35 @@ def choose(
             f"ansible_host of both in inventory. {again}"
         )
     if found:
-        return found[0]
+        return Choice(found[0])
+    by_key = moved(typed, fleet)
+    if by_key is not None:
+        return Choice(by_key, moved=True)
+    free = free_name(fleet.names)
     if called is not None:
         address = "ansible_connection=local" if typed.route is None else f"ansible_host={typed.text}"
         raise RefusedError(
-            f"inventory has {called} at {other}, and the board at {typed.text} has the same hostname. If it "
-            "is another board, give it a hostname of its own: "
-            f"{set_hostname(target, free_name(fleet.names))}. "
+            f"inventory has {called} at {other}, and the board at {typed.text} has the same name. If it "
+            f"is another board, give it a name of its own: add --name {free}. "
             f"If it is {called} with a new address, correct the line of {called} in inventory: {address}. "
             f"{again}"
         )
-    if hostname in RESERVED or hostname in {name.lower() for name in fleet.names}:
+    if reserved(hostname, fleet):
         raise RefusedError(
-            f"the board at {typed.text} has the hostname {hostname}, which the inventory cannot have as a "
-            f"board. Give it another one: {set_hostname(target, free_name(fleet.names))}. {again}"
+            f"the inventory cannot have a board with the name {hostname}, which is that of the board at "
+            f"{typed.text}. Give it another one: add --name {free}. {again}"
         )
     templates = [name for name, place in fleet.boards.items() if place == UNKNOWN]
     if templates:
         raise RefusedError(
             f"ansible_host of {', '.join(templates)} in inventory is a template, so it cannot be compared "
-            f"with {typed.text}. Run .venv/bin/ansible-playbook -i inventory playbooks/site.yml --limit NAME."
+            f"with {typed.text}. Run ./jetson-k3s site --limit NAME."
         )
-    return None
+    return Choice(hostname, new=True)
 
 
-def check_server(name: str | None, server: str, fleet: Fleet) -> None:
-    """Can the board `name`, None for a new one, be an agent of this server?"""
+def check_server(name: str, server: str, fleet: Fleet) -> None:
+    """Can this board be an agent of this server?"""
     if server not in fleet.boards:
         raise RefusedError(f"./inventory has no board {server}")
     if server not in fleet.servers:
@@ -165,12 +192,13 @@ def check_server(name: str | None, server: str, fleet: Fleet) -> None:
         )
 
 
-def line_of(target: str, name: str) -> str:
-    """The line of a new board in the inventory."""
+def line_of(target: str, name: str, hostname: str) -> str:
+    """The line of a new board in the inventory. site.yml gives it this name if its hostname is another."""
+    rename = "" if name == hostname else " jetson_set_hostname=true"
     if target == LOCAL:
-        return f"{name} ansible_connection=local"
+        return f"{name} ansible_connection=local{rename}"
     user, _, address = target.partition("@")
-    return f"{name} ansible_host={address} ansible_user={user}"
+    return f"{name} ansible_host={address} ansible_user={user}{rename}"
 
 
 def first_inventory(line: str, l4t: int, bundle: str | None) -> str:
@@ -192,6 +220,14 @@ def with_agent(inventory: str, line: str) -> str:
     return "\n".join([*lines[:place], line, *lines[place:], ""])
 
 
+def with_address(inventory: str, name: str, address: str) -> str:
+    """The inventory with another address of a board."""
+    line = re.compile(rf"^({re.escape(name)}\s(?:.*\s)?ansible_host=)\S+", re.MULTILINE)
+    if not inventory.startswith(MARKER) or len(line.findall(inventory)) != 1:
+        raise RefusedError(f"./inventory is yours. Write ansible_host of {name} there: {address}")
+    return line.sub(lambda match: match[1] + address, inventory)
+
+
 def consequences(name: str, place: Place, fleet: Fleet) -> list[str]:
     """The lines that say what --uninstall removes."""
     said = [
@@ -206,13 +242,53 @@ def consequences(name: str, place: Place, fleet: Fleet) -> list[str]:
     return said
 
 
-def ssh_route(address: str, port: str | None = None) -> Route:
+def ssh_settings(address: str, port: str | None = None) -> dict[str, str]:
     """How SSH reaches this address, after the person's ~/.ssh/config."""
     command = ["ssh", "-G", *(["-p", port] if port else []), address]
     ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    said = dict(line.split(" ", 1) for line in ran.stdout.splitlines() if " " in line)
+    return dict(line.split(" ", 1) for line in ran.stdout.splitlines() if " " in line)
+
+
+def ssh_route(address: str, port: str | None = None) -> Route:
+    """The route that SSH takes to this address."""
+    said = ssh_settings(address, port)
     via = said.get("proxyjump") or said.get("proxycommand", "")
     return Route(said.get("hostname", address), said.get("port", port or "22"), "" if via == "none" else via)
+
+
+def host_keys(place: Place) -> set[str]:
+    """The host keys that the files known_hosts have for a board."""
+    if place.route is None:
+        return set()
+    said = ssh_settings(place.text, place.route.port)
+    host = said.get("hostkeyalias") or place.route.host
+    name = host if place.route.port == "22" else f"[{host}]:{place.route.port}"
+    files = f"{said.get('userknownhostsfile', '')} {said.get('globalknownhostsfile', '')}".split()
+    lines: list[str] = []
+    for file in files:
+        command = ["ssh-keygen", "-F", name, "-f", str(Path(file).expanduser())]
+        ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        # Not the keys of CAs (@cert-authority), which are those of many hosts.
+        lines += [line for line in ran.stdout.splitlines() if line and line[0] not in "#@"]
+    return {" ".join(line.split()[1:3]) for line in lines}
+
+
+def answers(place: Place) -> bool:
+    """Whether the board is at its address: SSH accepts its host key there, if not this account."""
+    port = ["-p", place.route.port] if place.route else []
+    command = ["ssh", *SSH_LIMITS, "-o", "StrictHostKeyChecking=yes", *port, place.text, "true"]
+    ran = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    return ran.returncode != SSH_FAILED or "Permission denied" in ran.stderr
+
+
+def moved_board(typed: Place, fleet: Fleet) -> str | None:
+    """The board of the inventory that is at this place now, by its SSH host key; None if there is none.
+
+    Boards that are copies of one image have one key: a board that answers at its own address has not moved.
+    """
+    here = host_keys(typed) if fleet.boards else set()
+    found = [name for name, place in fleet.boards.items() if not here.isdisjoint(host_keys(place))]
+    return found[0] if len(found) == 1 and not answers(fleet.boards[found[0]]) else None
 
 
 def place_of(name: str, variables: Mapping[str, Any], route: Callable[..., Route]) -> Place:
@@ -223,7 +299,8 @@ def place_of(name: str, variables: Mapping[str, Any], route: Callable[..., Route
     port = variables.get("ansible_port", variables.get("ansible_ssh_port"))
     if "{{" in address or "{{" in str(port):
         return UNKNOWN
-    return Place(address, route(address, None if port is None else str(port)))
+    user = str(variables.get("ansible_user", ""))
+    return Place(address, route(address, None if port is None else str(port)), "" if "{" in user else user)
 
 
 def members(groups: Mapping[str, Any], group: str) -> list[str]:
@@ -242,6 +319,7 @@ def fleet_of(listed: Mapping[str, Any], route: Callable[..., Route] = ssh_route)
         boards={name: place_of(name, variables.get(name, {}), route) for name in dict.fromkeys(boards)},
         names=frozenset([*groups, *members(groups, "all")]),
         servers=frozenset(members(groups, "server")),
+        variables=variables,
     )
 
 
@@ -259,79 +337,14 @@ def read_fleet() -> Fleet:
     return fleet_of(json.loads(ran.stdout))
 
 
-def add(options: argparse.Namespace, fleet: Fleet) -> None:
-    """Write the new board to ./inventory."""
-    line = line_of(options.target, options.hostname)
+def with_board(line: str, server: str | None, l4t: int, bundle: str | None) -> str:
+    """The inventory with a new board. Raises RefusedError if it cannot be written."""
     if not INVENTORY.exists():
-        text = first_inventory(line, options.l4t, options.bundle)
-    elif INVENTORY.is_dir() or not INVENTORY.read_text().startswith(MARKER):
-        raise RefusedError(
-            "./inventory is yours. Add the board there, and run .venv/bin/ansible-playbook -i inventory "
-            "playbooks/site.yml"
-        )
-    elif not options.agent_of:
+        return first_inventory(line, l4t, bundle)
+    if INVENTORY.is_dir() or not INVENTORY.read_text().startswith(MARKER):
+        raise RefusedError("./inventory is yours. Add the board there, and run ./jetson-k3s site")
+    if not server:
         raise RefusedError(
             "./inventory has a cluster already: --agent-of SERVER, or another checkout for another cluster"
         )
-    else:
-        text = with_agent(INVENTORY.read_text(), line)
-    written = INVENTORY.with_name("inventory.new")
-    written.write_text(text)
-    written.replace(INVENTORY)
-
-
-def ask(name: str, said: list[str]) -> None:
-    """Say what goes, and have the person type the board's name."""
-    if not sys.stdin.isatty():
-        said = [*said, "There is no terminal to confirm it: add --yes. Nothing was done"]
-        raise RefusedError("\n".join(said))
-    sys.stderr.write("\n".join([*said, f"Type {name} to remove it: "]))
-    sys.stderr.flush()
-    if sys.stdin.readline().strip() != name:
-        raise RefusedError("that is not its name. Nothing was done")
-
-
-def decide(options: argparse.Namespace, fleet: Fleet) -> str:
-    """The board's name, after the inventory has it and the person has confirmed."""
-    if options.target != LOCAL and not ACCOUNT.fullmatch(options.target):
-        raise RefusedError(f"{options.target} is no USER@HOST: letters, digits and . : - _ only")
-    address = options.target.partition("@")[2]
-    typed = Place("this computer") if options.target == LOCAL else Place(address, ssh_route(options.target))
-    name = choose(options.target, typed, options.hostname, fleet)
-    if options.agent_of:
-        check_server(name, options.agent_of, fleet)
-    if options.uninstall:
-        if name is None:
-            raise RefusedError(
-                f"./inventory has no board at {typed.text}, so nothing is known to be removed from it"
-            )
-        said = consequences(name, typed, fleet)
-        if not options.yes:
-            ask(name, said)
-    elif name is None:
-        add(options, fleet)
-    return name or str(options.hostname)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the board's name; return the exit status."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--target", required=True, help="USER@HOST as it was typed, or local")
-    parser.add_argument("--hostname", required=True, help="as the board says")
-    parser.add_argument("--l4t", type=int, required=True, help="major version of L4T")
-    parser.add_argument("--agent-of", metavar="SERVER")
-    parser.add_argument("--bundle", metavar="DIR")
-    parser.add_argument("--uninstall", action="store_true")
-    parser.add_argument("--yes", action="store_true")
-    options = parser.parse_args(argv)
-    try:
-        sys.stdout.write(f"{decide(options, read_fleet())}\n")
-    except RefusedError as refused:
-        sys.stderr.write(f"install.sh: {refused}\n")
-        return 1
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    return with_agent(INVENTORY.read_text(), line)
