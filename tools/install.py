@@ -9,6 +9,7 @@ checkout, in .venv, with Python 3.10 and newer. Exit status: that of the playboo
 from __future__ import annotations
 
 import argparse
+import functools
 import getpass
 import json
 import os
@@ -141,6 +142,11 @@ def confirm(options: argparse.Namespace, question: str, default: bool = True) ->
         raise RefusedError("Nothing was done")
 
 
+def typed_path(options: argparse.Namespace, file: str) -> str:
+    """A file of the checkout as a person types it."""
+    return f"./{file}" if Path(options.typed_in) == CHECKOUT else shlex.quote(str(CHECKOUT / file))
+
+
 def say(lines: Sequence[str]) -> None:
     """Lines for the person, before the next question or playbook."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
@@ -168,8 +174,14 @@ def changes(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fl
             "           keep running, unless a setting needs a restart of Docker",
         ]
     said.append(f"  Source:  {f'the bundle {bundle}' if bundle else 'the Internet'}")
-    said.append(f"  Undo:    ./install.sh --uninstall {options.target}")
-    return [*said, "docs/changes.md has each change."]
+    local = options.target == LOCAL
+    undo = f"{'sudo ' if local else ''}{typed_path(options, 'install.sh')} --uninstall {options.target}"
+    return [
+        *said,
+        f"  Here:    inventory, reports/{'' if local else f', {KUBECONFIG}'}",
+        f"  Undo:    {undo}",
+        "docs/changes.md has each change.",
+    ]
 
 
 def agree(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fleet) -> None:
@@ -234,8 +246,9 @@ def prepared(options: argparse.Namespace, choice: Choice, text: str | None) -> A
     env = front_door.environment()
     written = INVENTORY if text is None else INVENTORY.with_name("inventory.new")
     if text is not None:
-        written.touch(mode=0o600)
-        written.chmod(INVENTORY.stat().st_mode & 0o777 if INVENTORY.exists() else 0o644)
+        written.touch(mode=0o600 if INVENTORY.exists() else 0o666)
+        if INVENTORY.exists():
+            written.chmod(INVENTORY.stat().st_mode & 0o777)
         written.write_text(text)
     try:
         password = ""
@@ -299,12 +312,11 @@ def on_server(place: Place, file: str) -> tuple[str, str]:
 def last_words(options: argparse.Namespace, ansible: Ansible, name: str) -> list[str]:
     """The result, and the next commands. Each of them works as it is printed."""
     fleet = read_fleet()
-    server = name if name in fleet.servers else options.agent_of or next(iter(fleet.servers), name)
+    servers = [board for board in fleet.boards if board in fleet.servers]
+    server = name if name in servers else options.agent_of or next(iter(servers), name)
     made = options.target != LOCAL and kubeconfig(ansible, server, fleet)
 
-    def path(file: str) -> str:
-        return f"./{file}" if Path(options.typed_in) == CHECKOUT else shlex.quote(str(CHECKOUT / file))
-
+    path = functools.partial(typed_path, options)
     note = []
     if made and shutil.which("kubectl"):
         command = f"kubectl --kubeconfig {path(KUBECONFIG)}"
@@ -349,7 +361,10 @@ def install(options: argparse.Namespace) -> int:
     if options.action == UNINSTALL:
         say([f"\n==> K3s leaves {name}"])
         ends = ["-e", f"k3s_reset_cluster={name}"] if fleet.servers == {name} else []  # confirmed above
-        return ansible.run(*arguments, playbook, *ends)[0]
+        status = ansible.run(*arguments, playbook, *ends)[0]
+        if status == 0:
+            say([f"\nK3s is removed from {name}. Its line in inventory stays, for another installation"])
+        return status
     if options.action != INSTALL:
         say([f"\n==> {name} is checked, and nothing on it is changed"])
         return ansible.run(

@@ -76,7 +76,8 @@ def own_settings(board: Board, settings: object) -> None:
 
 def environment(checkout: Path) -> dict[str, str]:
     path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    return {"PATH": path, "HOME": str(checkout)}
+    # Ansible's own screen, whose tasks and recaps the tests read.
+    return {"PATH": path, "HOME": str(checkout), "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 
 
 def install(checkout: Path, *arguments: str) -> tuple[int, str]:
@@ -85,12 +86,12 @@ def install(checkout: Path, *arguments: str) -> tuple[int, str]:
     return ran.returncode, ran.stdout
 
 
-def install_at_terminal(checkout: Path, *arguments: str, name: str = "") -> tuple[int, str]:
-    """Run it at a terminal, where somebody types sudo's password, and the name of a board that is to go.
+def install_at_terminal(checkout: Path, *arguments: str, answer: str = "y") -> tuple[int, str]:
+    """Run it at a terminal, where somebody types sudo's password, and an answer to the question before.
 
     Return its status and output.
     """
-    answers = {"BECOME password: ": SUDO_PASSWORD, " to remove it: ": name}
+    answers = {"Password of sudo: ": SUDO_PASSWORD, "? [Y/n] ": answer, "? [y/N] ": answer}
     command = ("script", "--quiet", "--return", "--command", shlex.join(("./install.sh", *arguments)))
     said = ""
     with subprocess.Popen(
@@ -105,10 +106,19 @@ def install_at_terminal(checkout: Path, *arguments: str, name: str = "") -> tupl
         assert running.stdin is not None
         while output := running.stdout.read1():
             said += output.decode(errors="replace").replace("\r", "")
-            for answer in (answer for question, answer in answers.items() if said.endswith(question)):
-                running.stdin.write(f"{answer}\n".encode())
+            for typed in (typed for question, typed in answers.items() if said.endswith(question)):
+                running.stdin.write(f"{typed}\n".encode())
                 running.stdin.flush()
     return running.returncode, said
+
+
+def printed(checkout: Path, said: str, word: str) -> str:
+    """The output of a command that install.sh prints, as a person types it: kubectl with the kubeconfig."""
+    command = next(line for line in said.splitlines() if line.startswith(f"{word}: "))
+    command = command[command.index("kubectl --kubeconfig ") :].rstrip(")")
+    ran = run_in(checkout, environment(checkout), *shlex.split(command))
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
 
 
 @pytest.mark.parametrize(
@@ -117,7 +127,7 @@ def install_at_terminal(checkout: Path, *arguments: str, name: str = "") -> tupl
         ((), "usage: ./install.sh"),
         (("--ofline",), "--ofline is no option"),
         (("192.0.2.1",), "192.0.2.1 has no user: write USER@HOST"),
-        (("nobody@BOARD",), "nobody@BOARD does not answer by SSH, or wants a password"),
+        (("nobody@BOARD",), "nobody@BOARD: the board accepts none of your SSH keys for the account nobody"),
         (("--offline", "docs", "jetson@BOARD"), "docs is no bundle: it has no SHA256SUMS"),
         (("--agent-of", "jetson-9", "jetson@BOARD"), "./inventory has no board jetson-9"),
     ],
@@ -139,7 +149,7 @@ def test_bad_input_is_named_and_nothing_is_written(
             "printf '#!/bin/sh\nprintf %%s \"a\nb ansible_connection=local\"' > /usr/local/bin/hostname; "
             "chmod 755 /usr/local/bin/hostname",
             "rm /usr/local/bin/hostname",
-            "has no usable hostname. On the board: sudo hostnamectl set-hostname jetson-1",
+            "has no usable hostname. Give it a name: add --name jetson-1",
         ),
         (
             "mv /etc/nv_tegra_release /etc/kept",
@@ -154,7 +164,7 @@ def test_bad_input_is_named_and_nothing_is_written(
         (
             "mv /etc/sudoers.d/jetson /etc/kept",
             "mv /etc/kept /etc/sudoers.d/jetson",
-            "asks for a password, and there is no terminal to type it",
+            "and there is no terminal to type it",
         ),
     ],
     ids=["hostname of several lines", "no Jetson", "JetPack 3", "no sudo"],
@@ -218,8 +228,9 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     status, said = install(checkout, f"jetson@{server.address}")
     assert status == 0, said
     assert "jetson_k3s_bundle" not in (checkout / "inventory").read_text()
-    assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
+    assert [line.partition(":")[0] for line in said.splitlines()[-4:]] == ["Node", "Proof", "Next", "Later"]
     assert (checkout / f"reports/{server.name}.json").exists()
+    assert server.name in printed(checkout, said, "Node")
     again, said = install(checkout, f"jetson@{server.address}")
     assert (again, "changed=0" in said) == (0, True), said
     written = (checkout / "inventory").read_text()
@@ -227,19 +238,22 @@ def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board],
     for arguments in (("--agent-of", server.name), ("--uninstall", "--yes")):
         status, said = install_at_terminal(checkout, *arguments, f"jetson@{agent.address}")
         assert status == 1, said
-        assert f"and the board at {agent.address} has the same hostname" in said
+        assert f"and the board at {agent.address} has the same name" in said
     agent.exec("hostname", agent.name)
     assert (checkout / "inventory").read_text() == written
     assert Cluster(boards).allocatable() == {server.name: 1}
     bundle = str(inventory.bundle_path(LAB))
     offline = ("--offline", bundle, "--agent-of", server.name, f"jetson@{agent.address}")
     status, said = install(checkout, *offline)
-    assert (status, "asks for a password, and there is no terminal to type it" in said) == (1, True), said
+    assert (status, "and there is no terminal to type it" in said) == (1, True), said
     server.exec("mv", SUDO_RULE, "/etc/kept")  # the same password on both
     status, said = install_at_terminal(checkout, *offline)
     server.exec("mv", "/etc/kept", SUDO_RULE)
     assert status == 0, said
     assert SUDO_PASSWORD not in said
+    assert said.count("Password of sudo: ") == 1
+    assert {server.name, agent.name} <= set(printed(checkout, said, "Node").split())
+    assert "gpu-example created" in printed(checkout, said, "Next")
     assert Cluster(boards).allocatable() == {server.name: 1, agent.name: 1}
 
 
@@ -248,10 +262,10 @@ def test_uninstall_takes_the_agent_out_again(boards: list[Board], checkout: Path
     status, said = install(checkout, "--uninstall", f"jetson@{server.address}")
     assert (status, "There is no terminal to confirm it: add --yes" in said) == (1, True), said
     uninstall = ("--uninstall", f"jetson@{agent.address}")
-    status, said = install_at_terminal(checkout, *uninstall, name=server.name)
-    assert (status, "that is not its name. Nothing was done" in said) == (1, True), said
+    status, said = install_at_terminal(checkout, *uninstall, answer="n")
+    assert (status, "Nothing was done" in said) == (1, True), said
     assert set(Cluster(boards).allocatable()) == {board.name for board in boards}
-    status, said = install_at_terminal(checkout, *uninstall, name=agent.name)
+    status, said = install_at_terminal(checkout, *uninstall)
     assert status == 0, said
     assert set(Cluster(boards).allocatable()) == {server.name}
 
@@ -298,6 +312,6 @@ def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
     assert "on the board itself it has to be root: sudo ./install.sh local" in refused
     with_password = f"echo {SUDO_PASSWORD} | runuser --user=jetson -- sudo --stdin {command} local"
     said = board.exec("sh", "-c", with_password, timeout=TIMEOUT_SECONDS)
-    assert [line.partition(":")[0] for line in said.splitlines()[-3:]] == ["Node", "Proof", "Next"]
+    assert [line.partition(":")[0] for line in said.splitlines()[-4:]] == ["Node", "Proof", "Next", "Later"]
     assert "(sudo k3s kubectl get nodes)" in said
     assert Cluster([board]).allocatable() == {board.name: 1}

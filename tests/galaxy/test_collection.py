@@ -167,7 +167,7 @@ def test_a_users_own_files_in_the_checkout_are_not_in_the_collection(tmp_path: P
     private = (
         *("inventory", "inventory.ini", "inventory.yml", "group_vars/all.yml", "host_vars/jetson-1.yml"),
         *("backups/a.tar.gz", "bundle/k3s-arm64", "reports/a.json", "kubeconfig-jetson-1.yaml"),
-        *(".venv/lib/a.py", ".lab/key", "dist/a.tar.gz"),
+        *("jetson-k3s.kubeconfig", ".venv/lib/a.py", ".lab/key", "dist/a.tar.gz"),
     )
     for name in private:
         (checkout / name).parent.mkdir(parents=True, exist_ok=True)

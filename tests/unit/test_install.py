@@ -191,6 +191,7 @@ def test_it_says_what_changes_and_asks_on_a_terminal(checkout: Checkout) -> None
         "  Docker:  installed where it is missing. Its default runtime becomes nvidia. Your containers\n"
         "           keep running, unless a setting needs a restart of Docker\n"
         "  Source:  the Internet\n"
+        "  Here:    inventory, reports/, jetson-k3s.kubeconfig\n"
         "  Undo:    ./install.sh --uninstall jetson@192.0.2.11\n"
     ) in said
     assert checkout.install("jetson@192.0.2.11", answers=[("Continue? [Y/n] ", "")])[0] == 0
