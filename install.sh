@@ -73,7 +73,7 @@ confirm() {
 # Stops with SSH's reason, and what to do about it. A board may say anything, so control characters go.
 unreachable() {
     printf 'install.sh: %s: %s\n' "$target" "$1" >&2
-    printf '%s\n' "$said" | tr -d '\000-\010\013-\037\177' | sed -n '/[^ ]/s/^/  ssh: /p' | tail -n 2 >&2
+    printf '%s\n' "$said" | tr -d '\000-\010\013-\037\177' | sed -n '/[^ ]/s/^\(ssh: \)*/  ssh: /p' | tail -n 2 >&2
     exit 1
 }
 

@@ -244,7 +244,8 @@ def ask_password(
         try:
             password = getpass.getpass("Password of sudo: ")
         except EOFError:
-            break
+            sys.stderr.write("\n")
+            raise RefusedError("no password was typed. Nothing was done.") from None
         boards = try_sudo(command, arguments, limit, env, password) if password else boards
         if password and not boards:
             return password

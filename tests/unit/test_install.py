@@ -426,7 +426,7 @@ def test_reason_of_ssh_is_named(checkout: Checkout, shell: list[str], fails: str
     status, said = checkout.install("jetson@192.0.2.11", shell=shell)
     assert status == 1, said
     assert said.startswith("install.sh: jetson@192.0.2.11: ") and words in said
-    assert said.endswith(f"  ssh: {fails.splitlines()[-1]}\n".replace("\33", ""))
+    assert said.endswith(f"  ssh: {fails.splitlines()[-1].removeprefix('ssh: ')}\n".replace("\33", ""))
     assert not (checkout.path / ".ssh").exists()
 
 
