@@ -117,7 +117,10 @@ reach() {
 }
 [ "$target" = local ] || reach first
 
-release=$(remote 'cat /etc/nv_tegra_release' 2>/dev/null) || die "$target is no Jetson with NVIDIA's L4T: it has no /etc/nv_tegra_release"
+release=$(remote 'cat /etc/nv_tegra_release' 2>/dev/null) || {
+    [ "$target" = local ] || reach copied # if it was SSH that failed
+    die "$target is no Jetson with NVIDIA's L4T: it has no /etc/nv_tegra_release"
+}
 release=$(printf '%s\n' "$release" | grep '^# R[0-9]' | head -n 1) || :
 l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p')
 [ -n "$l4t" ] || die "$target: /etc/nv_tegra_release does not begin with '# R' and a number"

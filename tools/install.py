@@ -28,6 +28,7 @@ from tools.front_door import CHECKOUT, RefusedError
 from tools.install_board import (
     INVENTORY,
     LOCAL,
+    SSH_FAILED,
     SSH_LIMITS,
     Choice,
     Fleet,
@@ -65,11 +66,13 @@ class Board:
 
 
 def remote(target: str, command: str) -> str:
-    """The output of a command on the board; '' if it fails."""
+    """The output of a command on the board; '' if it fails. Raises RefusedError if SSH does."""
     shell = ["sh", "-c", command] if target == LOCAL else ["ssh", *SSH_LIMITS, target, command]
     ran = subprocess.run(
         shell, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
     )
+    if target != LOCAL and ran.returncode == SSH_FAILED:
+        raise RefusedError(f"SSH to {target} failed: run the same command again. Nothing was done")
     return ran.stdout.strip() if ran.returncode == 0 else ""
 
 
