@@ -372,6 +372,7 @@ def compatibility_facts(board: Board) -> Facts:
     units, total = str(k3s_configuration.reserved_memory(settings["config"])), board.facts["memory_bytes"]
     return planned | {
         "bundle": k3s_version.wanted_versions(board.bundle, settings["k3s_version"]),
+        "k3s_source": board.source,
         "controller": {"ansible_core": settings["ansible_core"]},
         "role": board.role,
         "container_runtime": settings["container_runtime"],

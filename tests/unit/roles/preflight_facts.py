@@ -108,6 +108,7 @@ GOOD: dict[str, Any] = {
         "node_ip": {"owner": [], "role": None},
     },
     "bundle": {"k3s_version": "v1.33.5+k3s1"},
+    "k3s_source": "bundle",
     "host": "jetson-1",
     "groups": ["server"],
     "boards": ["jetson-1", "jetson-2"],

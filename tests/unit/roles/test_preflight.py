@@ -370,6 +370,13 @@ IGNORES_STRICT = {"nvidia_runtime__version": "1.11.0", "strict": True}
         ("4.6", {"bundle__k3s_version": "v1.36.2"}, "k3s-cgroup-v1", "with K3s 1.34", UNIFIED),
         (
             "5",
+            {"bundle__k3s_version": "v1.36.2", "k3s_source": "download"},
+            "k3s-cgroup-v1",
+            "set `k3s_version: v1.34.12+k3s1`",
+            "bundle",
+        ),
+        (
+            "5",
             {"bundle__k3s_version": "v1.36.2", "k3s__version": "v1.36.2"},
             "k3s-cgroup-v1",
             UNIFIED,

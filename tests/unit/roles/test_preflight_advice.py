@@ -53,7 +53,12 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
     r"systemd.unified_cgroup_hierarchy=1": lambda board, *_: version(board["kernel"]) >= (5, 2),
     # From Kubernetes 1.31 on (pkg/kubelet/apis/config: FailCgroupV1).
     r"fail-cgroupv1=false": lambda board, *_: version(board["bundle"]["k3s_version"]) >= (1, 31),
-    r"a bundle with K3s 1\.34": lambda board, *_: version(board["k3s"]["version"] or "0")[:2] <= (1, 34),
+    r"a bundle with K3s 1\.34": lambda board, *_: (
+        board["k3s_source"] == "bundle" and version(board["k3s"]["version"] or "0")[:2] <= (1, 34)
+    ),
+    r"k3s_version: v1\.34\.\d+\+k3s1": lambda board, *_: (
+        board["k3s_source"] == "download" and version(board["k3s"]["version"] or "0")[:2] <= (1, 34)
+    ),
     r"pip install 'ansible-core==2\.16\.\*'": lambda *_: True,
     r"pip install 'ansible-core==2\.19\.\*'": lambda board, *_: version(board["python"]) >= (3, 8),
     r"make venv": lambda board, *_: version(board["python"]) >= (3, 8),
@@ -98,10 +103,12 @@ def boards(line: str, changes: Data) -> list[Board]:
     docker = {"docker__version": min("27.5.1", LINES[line].docker_ce, key=version)}
     return [
         with_facts(
-            **{**docker, **changes, **LINES[line].facts, "cgroup_version": cgroup, "k3s__version": installed}
+            **{**docker, **changes, **LINES[line].facts, "cgroup_version": cgroup, "k3s__version": installed},
+            k3s_source=source,
         )
         for cgroup in CGROUPS[line]
         for installed in INSTALLED
+        for source in ("bundle", "download")
     ]
 
 

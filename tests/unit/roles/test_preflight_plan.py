@@ -329,8 +329,19 @@ def test_rules_know_the_inventory_and_the_plans(
         ({"release_url": "https://u:p@mirror/k3s"}, {"release_url": "https://mirror/k3s"}),
         ({"sha256": {"arm64": "00"}}, {"release_pinned": True}),
         ({"sha256": {"amd64": "00"}}, {"release_pinned": False}),
-        ({"bundle": True, "files": {"indexed": True}}, {"release_pinned": True, "bundle": {}}),
-        ({}, {"release_pinned": False, "bundle": {"k3s_version": "v1.36.5+k3s1"}, "token_length": None}),
+        (
+            {"bundle": True, "files": {"indexed": True}},
+            {"release_pinned": True, "bundle": {}, "k3s_source": "bundle"},
+        ),
+        (
+            {},
+            {
+                "release_pinned": False,
+                "bundle": {"k3s_version": "v1.36.5+k3s1"},
+                "k3s_source": "download",
+                "token_length": None,
+            },
+        ),
         ({"token": "K10aa::server:long", "token_given": True}, {"token_length": 4}),
         ({"confirmed": ["migrate"]}, {"migrates": True, "takes_over": True}),
         ({"restores": True}, {"datastore": {"external": False, "servers": 1, "restores": True}}),
