@@ -85,13 +85,19 @@ def play(playbook: str, arguments: Sequence[str]) -> int:
         raise
 
 
+def published(reports: Path, key: str) -> object:
+    """What the published reports say; None if they do not say it."""
+    try:
+        found: object = json.loads((reports / INDEX).read_text(encoding="utf-8"))[key]
+    except (OSError, ValueError, KeyError):
+        return None
+    return found
+
+
 def result(reports: Path) -> int:
     """The exit status that the reports say."""
-    try:
-        status = json.loads((reports / INDEX).read_text(encoding="utf-8"))["exit_code"]
-    except (OSError, ValueError, KeyError):
-        return UNVERIFIED
-    return status if status in MEANING else UNVERIFIED
+    status = published(reports, "exit_code")
+    return status if isinstance(status, int) and status in MEANING else UNVERIFIED
 
 
 def verify(reports: Path, arguments: Sequence[str]) -> int:
@@ -163,7 +169,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in PUBLISHED:
         if (reports / name).exists():
             say(f"published {reports / name}")
-    say(f"exit status {status}: {MEANING[status]}")
+    virtual = " (SIMULATED boards)" if published(reports, "simulated") else ""
+    say(f"exit status {status}: {MEANING[status]}{virtual}")
     return status
 
 

@@ -331,8 +331,8 @@ def last_words(options: argparse.Namespace, ansible: Ansible, name: str) -> list
     return [
         "",
         f"Node:  {name} ({nodes})",
-        f"Proof: {path(f'reports/{name}.json')} and {path('reports/index.html')}: a pod got the GPU and "
-        "computed on it, and the next one waited for it",
+        f"Proof: {path(f'reports/{name}.json')} and {path('reports/index.html')}: each check of the GPU, "
+        "with its evidence",
         f"Next:  {job}",
         f"Later: {path('jetson-k3s')} status, and {path('jetson-k3s')} --help",
         *note,

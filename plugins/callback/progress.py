@@ -26,6 +26,7 @@ short_description: A line for each step on the screen, and Ansible's own output 
 description:
   - The screen shows each play that has done something, with its changes, messages and failures.
   - A file has what Ansible's own callback would show. The first line of a run names it.
+  - The message of a task whose name begins with C(Log) is in the file only.
   - With C(-v) Ansible's own output is on the screen, and there is no file.
 extends_documentation_fragment:
   - default_callback
@@ -269,7 +270,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
                 changes.append(task.get_name(include_role_fqcn=False))
                 self._step.visible = True
             self._step.visible |= name not in progress.PREPARING
-            if name == "debug":
+            if name == "debug" and not task.name.startswith(progress.LOGGED):
                 self._step.messages.append(progress.plain(result._result.get("msg", "")))
         super().v2_runner_on_ok(result)
 

@@ -39,6 +39,7 @@ class Record:
         self.entry = entry or {
             "id": check["id"],
             "title": check["title"],
+            "failure": "",
             "status": ERROR,
             "seconds": 0.0,
             "evidence": [],
@@ -58,8 +59,9 @@ class Record:
         self.entry["events"].append({"at": now(), "event": text})
 
     def end(self, status: str, reason: str = "") -> None:
-        """Set the status, and the fix of a check that did not pass."""
+        """Set the status, and of a check that did not pass what failed and the fix."""
         self.entry.update(status=status, reason=reason)
+        self.entry["failure"] = self.check["failure"] if status == FAILED else ""
         self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
 
 

@@ -16,6 +16,7 @@ L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
+SIMULATED = "var/lib/simulated-tegra"
 FACT_FILE_BYTES = 1 << 20  # more than any file read here; limits our use of memory
 
 
@@ -82,6 +83,11 @@ def board_identity(root: str) -> Dict[str, Optional[str]]:
         "l4t": l4t,
         "jetpack": jetpack_release(l4t) if l4t else None,
     }
+
+
+def simulated(root: str) -> bool:
+    """Whether it is a virtual board of the tests (tests/lab), whose GPU is simulated by these files."""
+    return os.path.isdir(os.path.join(root, SIMULATED))
 
 
 def memory_bytes(root: str) -> Optional[int]:

@@ -8,6 +8,7 @@ import contextlib
 import json
 import os
 import select
+import socket
 import subprocess
 import time
 from typing import IO, Any, Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
@@ -34,10 +35,21 @@ CORDONED = "jetson-k3s.github.io/cordoned"
 
 
 class KubectlError(Exception):
-    """kubectl failed; the text is its message, without secrets."""
+    """kubectl failed; the text is its message, without secrets. `fix` says what to do, '' if unknown."""
+
+    fix = ""
 
     def __init__(self, text: str) -> None:
         super(KubectlError, self).__init__(redact(text))
+
+
+class K3sAbsentError(KubectlError):
+    """There is no K3s on the board on which the module runs."""
+
+    fix = "Run playbooks/site.yml: it installs K3s."
+
+    def __init__(self) -> None:
+        super(K3sAbsentError, self).__init__("K3s is not on {}: no {}".format(socket.gethostname(), K3S))
 
 
 class WatchTimeoutError(Exception):
@@ -65,13 +77,16 @@ def run(*argv: str, stdin: str = "", accept: Sequence[int] = (0,), timeout: Opti
 
 def _call(argv: Sequence[str], stdin: str, timeout: Optional[float]) -> Tuple[int, str, str]:
     """Exit code, output and error message of one call."""
-    process = subprocess.Popen(
-        [K3S, "kubectl", *argv],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        universal_newlines=True,
-    )
+    try:
+        process = subprocess.Popen(
+            [K3S, "kubectl", *argv],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            universal_newlines=True,
+        )
+    except FileNotFoundError:
+        raise K3sAbsentError() from None
     try:
         out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:

@@ -21,6 +21,8 @@ NOT_VERIFIED = "no report: the run ended before this board was verified, or it s
 # ANSI colours, and what XML 1.0 (section 2.2) does not allow, lone surrogates too; HTML has no use for it.
 UNPRINTABLE = re.compile("\x1b\\[[0-9;?]*[A-Za-z]|[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
+# Checks in which a pod uses the GPU alone: without them nothing was proven about it.
+PROOF = ("device-query", "cuda-kernel")
 # Kinds of changes, what broke first.
 KINDS = ("broken", "fixed", "slower", "faster", "other")
 
@@ -66,6 +68,21 @@ class Board:
         """A check by its id."""
         return next((check for check in self.checks if check["id"] == name), None)
 
+    @property
+    def simulated(self) -> bool:
+        """Whether it is a virtual board."""
+        return bool(self.report and self.report["simulated"])
+
+    @property
+    def checked(self) -> str:
+        """How many of the checks were made; '' without a report."""
+        return checked(self.checks) if self.report else ""
+
+    @property
+    def unproven(self) -> str:
+        """Why no pod has tried the GPU of a board that has passed; '' if one has."""
+        return unproven(self.checks) if self.status == "passed" else ""
+
     def count(self, status: str) -> int:
         """How many of the board's checks have a status."""
         return sum(check["status"] == status for check in self.checks)
@@ -97,8 +114,13 @@ class Fleet:
 
     @property
     def simulated(self) -> bool:
-        """Whether any of the boards is a simulated one."""
-        return any(board.report["simulated"] for board in self.boards if board.report)
+        """Whether any of the boards is a virtual one."""
+        return any(board.simulated for board in self.boards)
+
+    @property
+    def checked(self) -> str:
+        """How many of all boards' checks were made."""
+        return checked([check for board in self.boards for check in board.checks])
 
     def changes(self) -> Sequence[Change]:
         """What is different from the reports before, what broke first; the same on many boards is one."""
@@ -135,6 +157,27 @@ class Fleet:
                     groups.setdefault((check["id"], check["status"], reason), []).append((board.name, check))
         found = [Problem(same[0][1], [name for name, _ in same]) for same in groups.values()]
         return sorted(found, key=lambda one: (one.check["status"] != "failed", -len(one.boards)))
+
+
+def checked(checks: Sequence[Report]) -> str:
+    """How many of the checks have an answer: those that were skipped or broke have none."""
+    made = sum(check["status"] in ("passed", "failed") for check in checks)
+    return f"{made} of {len(checks)} checked"
+
+
+def unproven(checks: Sequence[Report]) -> str:
+    """Why no pod has tried the GPU, '' if one has."""
+    tried = [check for check in checks if check["id"] in PROOF]
+    skipped = bool(tried) and all(check["status"] == "skipped" for check in tried)
+    return str(tried[0]["reason"]) if skipped else ""
+
+
+def heading(check: Report) -> str:
+    """What a check has shown: what failed, if it failed. Reports of older releases do not say that."""
+    title = str(check["title"])
+    if check["status"] == "error":
+        return f"Could not be checked: {title}"
+    return str(check.get("failure") or title) if check["status"] == "failed" else title
 
 
 def natural(name: str) -> list[tuple[int, str]]:
@@ -231,10 +274,12 @@ def index(view: Fleet) -> dict[str, Any]:
         "ok": view.exit_code == 0,
         "exit_code": view.exit_code,
         "started": view.started,
+        "simulated": view.simulated,
         "boards": [
             {
                 "name": board.name,
                 "status": board.status,
+                "simulated": board.simulated,
                 "failures": list(board.report["failures"]) if board.report else [board.reason],
             }
             for board in view.boards
@@ -244,13 +289,16 @@ def index(view: Fleet) -> dict[str, Any]:
 
 
 def line(view: Fleet) -> str:
-    """The fleet's result in one line; what is not well is named."""
+    """The fleet's result in one line; what is not well is named, and virtual boards."""
     words = {"failed": "failed", "error": "not finished", "unverified": "not verified"}
     parts = [f"{view.count('passed')} of {len(view.boards)} boards have passed"]
     for status, word in words.items():
         names = [board.name for board in view.boards if board.status == status]
         if names:
             parts.append(f"{word}: {', '.join(names)}")
+    virtual = [board.name for board in view.boards if board.simulated]
+    if virtual:
+        parts.append(f"SIMULATED: {'all' if 1 < len(virtual) == len(view.boards) else ', '.join(virtual)}")
     return "; ".join(parts)
 
 

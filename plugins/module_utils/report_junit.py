@@ -10,14 +10,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import heading
+
 if TYPE_CHECKING:
     from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import Board, Fleet, Report
 
+# Many CI systems show the output of a test case, and not the properties of its suite.
+SIMULATED = "SIMULATED: a virtual board, whose GPU is not real"
 OUTCOME = {"failed": "failure", "error": "error", "skipped": "skipped"}
 
 
 def lines(check: Report) -> Iterable[str]:
     """All that is known about a check that did not pass."""
+    if check["status"] != "skipped":
+        yield heading(check)
     yield check.get("reason", "")
     if check.get("fix"):
         yield f"fix: {check['fix']}"
@@ -39,11 +45,13 @@ def testcase(suite: Element, board: Board, check: Report) -> None:
         time=f"{check['seconds']:.3f}",
     )
     if check["status"] in OUTCOME:
-        outcome = SubElement(
-            case, OUTCOME[check["status"]], type=check["id"], message=check.get("reason", "")
+        parts = (
+            [check.get("reason", "")] if check["status"] == "skipped" else [heading(check), check["reason"]]
         )
+        outcome = SubElement(case, OUTCOME[check["status"]], type=check["id"], message=": ".join(parts))
         outcome.text = "\n".join(lines(check))
-    record = [*check.get("evidence", ())]
+    record = [SIMULATED] if board.simulated else []
+    record += check.get("evidence", ())
     record += [f"{event['at']}  {event['event']}" for event in check.get("events", ())]
     if record:
         SubElement(case, "system-out").text = "\n".join(record)
@@ -69,7 +77,7 @@ def testsuite(root: Element, board: Board) -> None:
         suite.set("timestamp", report["started"])
         properties = SubElement(suite, "properties")
         known = {**report["board"], **report["software"]}
-        known.update(mode=report["mode"], simulated=report["simulated"])
+        known.update(mode=report["mode"], checked=board.checked, simulated=report["simulated"])
         for key, value in known.items():
             if value is not None:
                 SubElement(properties, "property", name=key, value=str(value))

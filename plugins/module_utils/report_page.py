@@ -10,7 +10,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import label, seconds
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import (
+    heading,
+    label,
+    seconds,
+)
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 if TYPE_CHECKING:
@@ -102,7 +106,13 @@ def page(fleet: Fleet, templates: Path) -> str:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        label=label, seconds=seconds, when=when, timeline=timeline, width=width, all_facts=all_facts
+        heading=heading,
+        label=label,
+        seconds=seconds,
+        when=when,
+        timeline=timeline,
+        width=width,
+        all_facts=all_facts,
     )
     environment.globals.update(MARKS=MARKS, WORDS=WORDS, slowest=slowest, earlier=earlier)
     style = (templates / "report.css").read_text(encoding="utf-8")

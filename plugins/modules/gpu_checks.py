@@ -70,7 +70,7 @@ options:
     choices: [node, access, sharing, before_restart, restarted, before_reboot, rebooted, close]
     required: true
   checks:
-    description: Checks with C(id), C(title), C(needs), C(fix).
+    description: Checks with C(id), C(title), C(failure), C(needs), C(fix).
     type: list
     elements: dict
     default: []
@@ -108,6 +108,9 @@ part:
     What the stage adds to the report: C(checks), C(gpu), C(software), C(started), C(ended), and C(busy),
     C(before_restart) or C(before_reboot).
   type: dict
+fix:
+  description: What to do, if the stage failed and that is known. Otherwise empty.
+  type: str
 """
 
 
@@ -281,7 +284,7 @@ def main() -> None:
     try:
         STAGES[params["stage"]](Namespace(params), part)
     except (KubectlError, OSError) as error:
-        module.fail_json(msg=redact(str(error)), part=redact_data(part))
+        module.fail_json(msg=redact(str(error)), fix=getattr(error, "fix", ""), part=redact_data(part))
     part["ended"] = now()
     module.exit_json(changed=False, part=redact_data(part))
 

@@ -24,6 +24,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board im
     parse_version,
     power_mode,
     read,
+    simulated,
     swap_bytes,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_certificates import certificate_facts
@@ -266,6 +267,7 @@ def main() -> None:
             "cgroup_version": cgroup_version(root),
             "cgroup_lacks": cgroup_lacks(root, config),
             "boot_arguments": boot_arguments(root),
+            "simulated": simulated(root),
             "memory_bytes": memory_bytes(root),
             "swap_bytes": swap_bytes(root),
             "disks": {name: disk(path) for name, path in disks.items()},

@@ -3,44 +3,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
+
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet
 
 VERDICTS = ("PASSED", "FAILED", "NOT VERIFIED")  # by exit code
 # Checks whose events prove which pod had the GPU and which pod was Pending.
 SCENES = ("concurrency", "time-slicing")
 
 
-def counts(report: dict[str, Any]) -> str:
-    """How many checks there are of each status."""
-    statuses = [check["status"] for check in report["checks"]]
-    words = {"passed": "passed", "failed": "failed", "error": "not finished", "skipped": "skipped"}
-    parts = [f"{statuses.count(key)} {word}" for key, word in words.items() if key in statuses]
-    return f"{len(statuses)} checks: {', '.join(parts)}"
-
-
-def trouble(check: dict[str, Any]) -> list[str]:
-    """The lines about a check that was not passed."""
-    if check["status"] == "skipped":
-        return [f"  skipped {check['id']}: {check['reason']}"]
-    lines = [
-        f"  {'FAILED' if check['status'] == 'failed' else 'NOT FINISHED'} {check['id']}: {check['reason']}"
-    ]
-    if check.get("fix"):
-        lines.append(f"    fix: {check['fix']}")
-    if check.get("url"):
-        lines.append(f"    url: {check['url']}")
-    return lines
-
-
 def summary(report: dict[str, Any]) -> str:
-    """A few lines per board: verdict, deviceQuery, the scene with its times, and what was not passed."""
+    """The verdict in a line or two."""
+    parts = [
+        f"{report['board']['name']}: {VERDICTS[report['exit_code']]}",
+        report_fleet.checked(report["checks"]),
+        *(["SIMULATED board"] if report["simulated"] else []),
+    ]
+    why = report_fleet.unproven(report["checks"]) if report["ok"] else ""
+    return ", ".join(parts) + (f"\n  no pod tried the GPU: {why}" if why else "")
+
+
+def failures(report: dict[str, Any], path: str) -> str:
+    """What was not passed, each check with its reason and fix. `path` is the report's file."""
+    lines = [f"{report['board']['name']}: verification failed"]
+    for check in report["checks"]:
+        if check["status"] in ("failed", "error"):
+            lines.extend(_failure(check))
+    lines.extend(f"  {line}" for line in _loose_ends(report))
+    return "\n".join([*lines, f"The complete report is {path}."])
+
+
+def _failure(check: dict[str, Any]) -> Iterator[str]:
+    yield f"  {check['id']}: {report_fleet.heading(check)}"
+    yield f"    {check['reason']}"
+    for key in ("fix", "url"):
+        if check.get(key):
+            yield f"    {key}: {check[key]}"
+
+
+def _loose_ends(report: dict[str, Any]) -> list[str]:
+    ids = {check["id"] for check in report["checks"]}
+    return [line for line in report["failures"] if line.partition(":")[0] not in ids]
+
+
+def details(report: dict[str, Any]) -> str:
+    """What is known of the board, the scene with its times, and the checks without an answer."""
     board, software, gpu = report["board"], report["software"], report["gpu"]
     simulated = " (SIMULATED board)" if report["simulated"] else ""
     lines = [
-        f"{board['name']}: {VERDICTS[report['exit_code']]}{simulated}, {board['model']}, "
-        f"JetPack {board['jetpack']}",
+        f"{board['name']}{simulated}, {board['model']}, JetPack {board['jetpack']}",
         f"  {software['k3s'] or 'K3s not known'}, allocatable {gpu['resource']}: {gpu['allocatable']}; "
-        f"{counts(report)} in {report['seconds']:.0f} s",
+        f"{report_fleet.checked(report['checks'])} in {report['seconds']:.0f} s",
     ]
     query = gpu.get("device_query")
     if query:
@@ -51,11 +65,13 @@ def summary(report: dict[str, Any]) -> str:
     for check in report["checks"]:
         if check["id"] in SCENES:
             lines.extend(f"  {event['at']}  {event['event']}" for event in check["events"])
-        if check["status"] != "passed":
-            lines.extend(trouble(check))
-    ids = {check["id"] for check in report["checks"]}
-    lines.extend(f"  {line}" for line in report["failures"] if line.partition(":")[0] not in ids)
+        if check["status"] == "skipped":
+            lines.append(f"  skipped {check['id']}: {check['reason']}")
     return "\n".join(lines)
 
 
-FILTERS = {"gpu_report_summary": summary}
+FILTERS = {
+    "gpu_report_details": details,
+    "gpu_report_failures": failures,
+    "gpu_report_summary": summary,
+}

@@ -49,20 +49,36 @@ def complaint(result: Result) -> str:
     return lines[-1] if lines else "no answer"
 
 
-def unanswered(check: Check, status: str, reason: str) -> Check:
+def unanswered(check: Check, status: str, reason: str, fix: str = "") -> Check:
     """The entry of a check that nobody made."""
     return {
         "id": check["id"],
         "title": check["title"],
+        "failure": "",
         "status": status,
         "seconds": 0.0,
         "evidence": [],
         "events": [],
         "reason": reason,
         "diagnosis": [],
-        "fix": MEND if status == "error" else "",
+        "fix": fix,
         "url": f"{GUIDE}#{check['id']}",
     }
+
+
+def broken(checks: list[Check], result: Result, causes: dict[str, str]) -> list[Check]:
+    """The entries of a stage's checks after the stage itself failed: one error, which the others refer to.
+
+    `causes` has the check with the error by its reason. An earlier stage may have failed for the same reason.
+    """
+    reason, entries = complaint(result), []
+    for check in checks:
+        first = causes.setdefault(reason, check["id"])
+        if first == check["id"]:
+            entries.append(unanswered(check, "error", reason, result.get("fix") or MEND))
+        else:
+            entries.append(unanswered(check, "skipped", f"not tried, for the same reason as {first}"))
+    return entries
 
 
 def state_after(
@@ -75,6 +91,7 @@ def state_after(
     """
     state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "times": [], "broken": {}}
     state.update(busy=busy, api=api, **dict.fromkeys(BEFORE))
+    causes: dict[str, str] = {}
     for stage, result in results.items():
         if not result or result.get("skipped"):
             continue
@@ -87,8 +104,10 @@ def state_after(
         state["times"] += [part[key] for key in ("started", "ended") if key in part]
         if "ended" not in part:
             state["broken"][stage] = complaint(result)
-            for check in of_stage(catalogue, stage, state):
-                state["checks"].setdefault(check["id"], unanswered(check, "error", state["broken"][stage]))
+            left = [
+                check for check in of_stage(catalogue, stage, state) if check["id"] not in state["checks"]
+            ]
+            state["checks"].update({entry["id"]: entry for entry in broken(left, result, causes)})
     state["statuses"] = {name: entry["status"] for name, entry in state["checks"].items()}
     return state
 
@@ -117,12 +136,12 @@ def report(
     mode: str,
     board: dict[str, Any],
     software: dict[str, Any],
-    lab: bool,
+    simulated: bool,
     now: str,
 ) -> dict[str, Any]:
     """The report on one board; `now` is the controller's time, for a run in which no stage answered.
 
-    `lab` says that the bundle is of the lab of virtual boards.
+    `simulated` says that it is a virtual board. The output of a pod may say so, too.
     """
     checks = [
         state["checks"].get(check["id"]) or unanswered(check, "skipped", check.get("otherwise", "not tried"))
@@ -133,10 +152,12 @@ def report(
     ]
     statuses = {check["status"] for check in checks}
     if CLOSE in state["broken"]:
-        failures.append(f"cleaning up: {state['broken'][CLOSE]}")
         statuses.add("error")
+        why = state["broken"][CLOSE]
+        if why not in [reason for stage, reason in state["broken"].items() if stage != CLOSE]:
+            failures.append(f"cleaning up: {why}")
     exit_code = FAILED if "failed" in statuses else UNVERIFIED if "error" in statuses else PASSED
-    query = state["gpu"].get("device_query")
+    outputs = [state["gpu"].get(name) for name in ("device_query", "kernel")]
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -146,8 +167,7 @@ def report(
         "started": min(state["times"], default=now),
         "seconds": seconds_between(state["times"]),
         "mode": mode,
-        # The lab's deviceQuery says so, and where it did not run the lab's bundle does.
-        "simulated": bool(query and query["simulated"]) or lab,
+        "simulated": simulated or any(output["simulated"] for output in outputs if output),
         "board": board,
         "software": software | state["software"],
         "gpu": {

@@ -49,8 +49,8 @@ class Plan(TypedDict):
     busy: str
     """Why no pod may be started; '' if pods may."""
     board: dict[str, Any]
-    lab: bool
-    """Whether the bundle is of the lab of virtual boards."""
+    simulated: bool
+    """Whether it is a virtual board of the lab, by its files or by the bundle."""
 
 
 def archive_of(jetson: Mapping[str, Any], files: Mapping[str, Any]) -> str:
@@ -89,7 +89,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
             "node": settings["node"],
             **{name: jetson.get(name) for name in IDENTITY},
         },
-        "lab": bool(bundle["versions"].get("simulated")),
+        "simulated": jetson["simulated"] or bool(bundle["versions"].get("simulated")),
     }
 
 

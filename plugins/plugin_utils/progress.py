@@ -17,8 +17,10 @@ LAST_LINES = 8
 # Tasks that prepare others or only show something. A play that has no others is not shown.
 PREPARING = {
     *("add_host", "assert", "debug", "fail", "group_by", "include_role", "include_tasks", "include_vars"),
-    *("meta", "run_lock", "set_fact", "set_stats", "validate_argument_spec"),
+    *("gpu_report", "meta", "run_lock", "set_fact", "set_stats", "validate_argument_spec"),
 }
+LOGGED = "Log "
+"""Begins the name of a task whose message is for the file alone."""
 HIDDEN = "its output is hidden, because it may have a secret (no_log)"
 # Messages of Ansible that say less than what the program itself has written.
 EMPTY = ("", "non-zero return code", "MODULE FAILURE")

@@ -52,7 +52,7 @@ class Ansible:
         (self.directory / playbook).write_text(script + "\n")
 
     def publishes(self, exit_code: int, then: str = "true") -> None:
-        index = json.dumps({"exit_code": exit_code})
+        index = json.dumps({"exit_code": exit_code, "simulated": True})
         self.does("verify", f"echo '{index}' > {self.reports}/index.json; {then}")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -97,6 +97,7 @@ def test_exit_status_is_what_the_reports_say(
     ansible.publishes(published, site)
     status, output = ansible.run()
     assert status == expected, output
+    assert output.splitlines()[-1].endswith(" (SIMULATED boards)")
     assert ansible.playbooks == ["site", "verify", "reset"]
 
 

@@ -12,7 +12,11 @@ import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet as fleets
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_junit as junit
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_report
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.gpu_report import summary
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.gpu_report import (
+    details,
+    failures,
+    summary,
+)
 
 from tests.reports import samples
 from tests.reports.samples import fleet
@@ -195,6 +199,8 @@ def test_junit_failure_is_complete_in_its_text(mixed: Any) -> None:
         if case.get("classname") == "bad" and len(case.findall("failure"))
     )
     text = case.findtext("failure") or ""
+    assert text.startswith("A pod does not run deviceQuery\n")
+    assert "SIMULATED" in (case.findtext("system-out") or "")
     for part in (
         "unsupported device id",
         "fix: Let the container toolkit",
@@ -268,15 +274,57 @@ def test_module_keeps_previous_reports(tmp_path: Path, monkeypatch: pytest.Monke
     assert previous["board"]["name"] == "a"
 
 
-def test_summary_has_reason_and_fix() -> None:
-    good, bad = summary(samples.passed("a")), summary(samples.failed("a"))
-    assert good.startswith("a: PASSED (SIMULATED board), Jetson AGX Orin")
-    assert "Result = PASS" in good
-    assert "Insufficient nvidia.com/gpu" in good
-    assert "skipped kubelet-restart: only in mode full" in good
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (samples.passed("a"), "a: PASSED, 8 of 9 checked, SIMULATED board"),
+        (samples.passed("a") | {"simulated": False}, "a: PASSED, 8 of 9 checked"),
+        (samples.failed("a"), "a: FAILED, 5 of 9 checked, SIMULATED board"),
+        (samples.error("a"), "a: NOT VERIFIED, 1 of 9 checked, SIMULATED board"),
+        (
+            samples.in_use("a"),
+            "a: PASSED, 3 of 9 checked, SIMULATED board\n"
+            "  no pod tried the GPU: the GPU is in use by default/train",
+        ),
+    ],
+)
+def test_summary_says_how_much_was_checked(report: Any, text: str) -> None:
+    validate(report)
+    assert summary(report) == text
+
+
+def test_details_have_the_scene_and_what_was_skipped() -> None:
+    text = details(samples.passed("a"))
+    assert text.startswith("a (SIMULATED board), Jetson AGX Orin")
+    assert "Result = PASS" in text
+    assert "Insufficient nvidia.com/gpu" in text
+    assert "skipped kubelet-restart: only in mode full" in text
     without_k3s = samples.error("a")
     without_k3s["software"]["k3s"] = None
-    assert "K3s not known, allocatable" in summary(without_k3s)
-    assert "a: FAILED" in bad
-    assert "FAILED device-query: the pod was not created" in bad
-    assert "fix: Let the container toolkit run in csv mode" in bad
+    assert "K3s not known, allocatable" in details(without_k3s)
+
+
+def test_failures_name_what_failed_with_its_reason_and_fix() -> None:
+    broken = samples.error("a")
+    broken["failures"].append("cleaning up: no answer")
+    assert failures(samples.failed("a"), "reports/a.json").splitlines() == [
+        "a: verification failed",
+        "  device-query: A pod does not run deviceQuery",
+        f"    the pod was not created: {samples.REFUSED}",
+        '    fix: Let the container toolkit run in csv mode: mode = "csv" in '
+        "/etc/nvidia-container-runtime/config.toml, then run the playbook again.",
+        "    url: docs/troubleshooting.md#device-query",
+        "The complete report is reports/a.json.",
+    ]
+    text = failures(broken, "reports/a.json")
+    assert "plugin-registered: Could not be checked: Title of plugin-registered\n" in text
+    assert "\n  cleaning up: no answer\n" in text
+
+
+def test_line_of_the_fleet_names_virtual_boards() -> None:
+    real = samples.passed("b") | {"simulated": False}
+    assert fleets.line(fleet(a=samples.passed("a"), b=real)).endswith("boards have passed; SIMULATED: a")
+    assert fleets.line(fleet(a=samples.passed("a"), b=samples.passed("b"))).endswith("; SIMULATED: all")
+    assert "SIMULATED" not in fleets.line(fleet(b=real))
+    index = fleets.index(fleet(a=samples.passed("a"), b=real))
+    assert (index["simulated"], [board["simulated"] for board in index["boards"]]) == (True, [True, False])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_page
 from playwright.sync_api import Browser, Page, sync_playwright
 
@@ -19,13 +20,15 @@ from tools.debian import ensure_packages
 pytestmark = pytest.mark.lab
 
 TEMPLATES = CHECKOUT / "roles" / "gpu_report" / "templates"
+CATALOGUE = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read_text())["__gpu_verify_checks"]
 # Debian's, without a window. Playwright adds a fresh profile, no sandbox (tests run as root) and nothing that
 # works in the background.
 CHROMIUM = "chromium-headless-shell"
 FLAGS = ("--disable-gpu", "--disable-quic")
 # Of a window in CSS pixels; a narrower one is a phone's.
 NARROWEST_DESKTOP = 500
-SIZES = ((1280, 900), (360, 740))
+# The first is the narrowest one in which the matrix is a table.
+SIZES = ((1200, 900), (360, 740))
 # WCAG 2.1, level AA, for text of this size.
 CONTRAST = 4.5
 # The least contrast of any visible text with what is behind it, and where.
@@ -98,7 +101,12 @@ def views() -> dict[str, Any]:
     many["jetson-17"] = samples.failed("jetson-17")
     many["jetson-71"] = None
     many["a-board-with-a-very-long-name.rack-7.machine-hall-3.example.com"] = samples.error("long")
+    every = samples.failed("jetson-1")
+    some = samples.passed_check("non-root")
+    every["checks"] = [some | {"id": one["id"], "title": one["title"]} for one in CATALOGUE]
+    samples.set_status(every, "limits", "error", "no answer")
     return {
+        "every": fleet(**{"jetson-1": every, "jetson-2": samples.in_use("jetson-2")}),
         "one": fleet(**{"jetson-1": three["jetson-1"]}),
         "three": fleet(**{name: (report, report) for name, report in three.items()}),
         "mixed": fleet(**mixed),
@@ -139,7 +147,7 @@ def show(chromium: Browser, pages: dict[str, Path]) -> Iterator[Show]:
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=["desktop", "phone"])
-@pytest.mark.parametrize("name", ["one", "three", "mixed", "many", "hostile", "none"])
+@pytest.mark.parametrize("name", ["every", "one", "three", "mixed", "many", "hostile", "none"])
 def test_page_is_readable(
     show: Show,
     views: dict[str, Any],
@@ -176,8 +184,22 @@ def test_status_is_written_in_words_too(show: Show) -> None:
 
 def test_simulated_boards_are_marked(show: Show) -> None:
     page = show("three", SIZES[1]).page
-    assert "SIMULATED" in page.locator("header").inner_text()
+    assert "SIMULATED" in page.locator("header .verdict").inner_text()
+    assert "SIMULATED" in page.title()
     assert page.locator("details.board .tag").count() == 3
+    assert page.locator("tbody th .tag").count() == 3
+
+
+def test_page_says_how_much_was_checked_and_what_failed(show: Show) -> None:
+    page = show("every").page
+    assert (
+        "No pod tried the GPU of jetson-2: the GPU is in use by default/train"
+        in page.locator("header").inner_text()
+    )
+    assert "3 of 9 checked" in page.locator("tbody th", has_text="jetson-2").inner_text()
+    failed = show("mixed").page.locator(".problem.failed")
+    assert failed.locator("h3").inner_text().endswith("A pod does not run deviceQuery")
+    assert "Expected: Title of device-query" in failed.inner_text()
 
 
 def test_details_open_by_keyboard(show: Show) -> None:

@@ -45,6 +45,7 @@ GOOD: dict[str, Any] = {
         "backend": "nf_tables",
         **dict.fromkeys(("changes", "not_tried", "problem", "raw")),
     },
+    "simulated": False,
     "memory_bytes": 8 * 10**9,
     "swap_bytes": 4 * 10**9,
     "disks": {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_claims, gpu_verify_node
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
+    gpu_verify_claims,
+    gpu_verify_node,
+    k3s_kubectl,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_device_query as query
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_pods as pods
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
@@ -86,7 +91,7 @@ class Board(FakeCluster):
         try:
             module.STAGES[name](pods.Namespace(params), part)
         except (KubectlError, OSError) as error:
-            self.results[name] = {"msg": str(error), "part": part}
+            self.results[name] = {"msg": str(error), "fix": getattr(error, "fix", ""), "part": part}
             return
         part["ended"] = "2026-11-21T01:00:01.500Z"
         self.results[name] = {"part": part}
@@ -100,7 +105,7 @@ class Board(FakeCluster):
             mode="standard",
             board=BOARD,
             software={"k3s": None, "device_plugin": None, "docker": "20.10.24", "default_runtime": "nvidia"},
-            lab=self.lab,
+            simulated=self.lab,
             now="2026-11-21T01:00:00.000Z",
         )
         validate(report)
@@ -163,7 +168,7 @@ def test_checks_need_earlier_ones() -> None:
     assert len(set(names)) == len(names)
     for position, check in enumerate(CATALOGUE):
         assert set(check["needs"]) <= set(names[:position]), check["id"]
-        assert check["fix"] and check["title"]
+        assert check["fix"] and check["title"] and check["failure"]
 
 
 def test_pods_name_the_runtime_in_containerd_mode_only() -> None:
@@ -325,7 +330,8 @@ def test_fault_of_a_board_fails_one_check(board: Board, fault: Data, failing: st
     assert failed(report) == [failing]
     check = checks(report)[failing]
     assert words in check["reason"]
-    assert check["fix"] == next(one["fix"] for one in CATALOGUE if one["id"] == failing)
+    known = next(one for one in CATALOGUE if one["id"] == failing)
+    assert {key: check[key] for key in ("failure", "fix")} == {key: known[key] for key in ("failure", "fix")}
     assert check["url"] == f"docs/troubleshooting.md#{failing}"
     assert any(source["source"] == "node jetson-1" for source in check["diagnosis"])
     assert (report["ok"], report["exit_code"]) == (False, 1)
@@ -520,9 +526,22 @@ def test_cluster_that_does_not_answer_is_not_verified(board: Board) -> None:
     board.silent = True
     report = board.report()
     assert (report["ok"], report["exit_code"]) == (False, 2)
-    assert statuses(report)["plugin-registered"] == "error"
-    assert "connection refused" in report["failures"][0]
-    assert set(statuses(report).values()) == {"error", "skipped"}
+    assert report["failures"] == ["default-runtime: connection refused"]
+    assert [name for name, status in statuses(report).items() if status != "skipped"] == ["default-runtime"]
+    assert (
+        checks(report)["plugin-registered"]["reason"] == "not tried, for the same reason as default-runtime"
+    )
+
+
+@pytest.mark.parametrize("api", ["device-plugin", "dra"])
+def test_board_without_k3s_is_one_finding_with_its_fix(monkeypatch: pytest.MonkeyPatch, api: str) -> None:
+    monkeypatch.setattr(k3s_kubectl, "K3S", "/nonexistent/k3s")
+    report = Board(api=api).report()
+    (failure,) = report["failures"]
+    assert "K3s is not on" in failure
+    assert (report["exit_code"], "Errno" in json.dumps(report)) == (2, False)
+    (found,) = [check for check in report["checks"] if check["status"] != "skipped"]
+    assert (found["status"], found["fix"]) == ("error", "Run playbooks/site.yml: it installs K3s.")
 
 
 def test_remaining_pods_are_an_error(board: Board) -> None:

@@ -21,6 +21,7 @@ JETSON: Data = {
     "model": "a Jetson",
     "memory_bytes": 8,
     "nvidia_runtime": {"version": "1.16.2"},
+    "simulated": False,
 }
 SETTINGS: Any = {
     "host": "jetson-1",
@@ -85,12 +86,13 @@ def test_a_stage_may_wait_for_several_things() -> None:
 
 def test_the_report_has_the_board_and_says_when_it_is_the_labs() -> None:
     planned = plan(bundle={"versions": {"simulated": True}})
-    assert planned["lab"] is True
+    assert planned["simulated"] is True
+    assert plan({"simulated": True})["simulated"] is True, "without the lab's bundle"
     assert planned["board"] == {
         **{"name": "jetson-1", "node": "node-1", "model": "a Jetson", "module": None, "soc": None},
         **{"l4t": "36.4.3", "jetpack": None, "memory_bytes": 8},
     }
-    assert plan()["lab"] is False
+    assert plan()["simulated"] is False
 
 
 @pytest.mark.parametrize(

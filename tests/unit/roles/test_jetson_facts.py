@@ -18,6 +18,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts 
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as preflight
 
 from tests import boards
+from tests.lab import staging
 from tests.unit.roles.places import ROLES
 from tests.unit.roles.playing import play_text
 from tests.unit.roles.preflight_facts import with_facts
@@ -427,6 +428,11 @@ def test_file_system_of_a_directory_is_the_last_mount(tree: Tree, path: str, kin
         "tmpfs /data tmpfs rw 0 0\n/dev/nvme0n1p2 /data xfs rw 0 0\n"
     )
     assert board.filesystem_type(tree({"proc/mounts": mounts}), path) == kind
+
+
+def test_virtual_board_is_known_by_the_files_of_the_lab(tree: Tree) -> None:
+    assert board.simulated(tree({})) is False
+    assert board.simulated(tree({f"{staging.TREE}/proc/meminfo": ""})) is True
 
 
 def test_all_swap_is_counted(tree: Tree) -> None:

@@ -260,7 +260,7 @@ def test_board_that_fails_one_check_fails_the_verification(tmp_path: Path) -> No
     part = {"started": now, "ended": now, "checks": [check]}
     answers = {SERVER: {"gpu_checks access": {"part": part}}}
     run, calls = play_scripted(tmp_path, role("gpu_verify"), "--limit", AGENT, answers=answers, fails=True)
-    assert f"{AGENT}: verification failed: device-query: no device" in run.said
+    assert f"{AGENT}: verification failed device-query: t no device" in run.said
     stages = [call.arguments["stage"] for call in calls.of("gpu_checks")]
     assert stages == ["node", "access", "sharing", "close"]
 
