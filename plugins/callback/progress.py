@@ -8,13 +8,14 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TextIO
 
 from ansible import context
+from ansible.playbook.role_include import IncludeRole
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import progress
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.control_characters import shown
@@ -26,6 +27,7 @@ short_description: A line for each step on the screen, and Ansible's own output 
 description:
   - The screen shows each play that has done something, with its changes, messages and failures.
   - A file has what Ansible's own callback would show. The first line of a run names it.
+  - A warning of Ansible is one line, as long as the terminal. The file has all of it.
   - The message of a task whose name begins with C(Log) is in the file only.
   - With C(-v) Ansible's own output is on the screen, and there is no file.
 extends_documentation_fragment:
@@ -50,11 +52,13 @@ CLEAR = "\r\x1b[K"
 
 
 class Log:
-    """Stands in for Ansible's display: what is displayed goes to a file. Warnings stay on the screen."""
+    """Stands in for Ansible's display: what is displayed goes to a file, and warnings to the screen, too."""
 
-    def __init__(self, display: Any, file: TextIO) -> None:
+    def __init__(self, display: Any, file: TextIO, warn: Callable[[str], None]) -> None:
         self._display = display
         self._file = file
+        self._warn = warn
+        self._warnings: set[str] = set()
 
     def display(self, msg: str, *_ignored: Any, screen_only: bool = False, **_more: Any) -> None:
         """Write a message."""
@@ -65,6 +69,18 @@ class Log:
     def banner(self, msg: str, *_ignored: Any, **_more: Any) -> None:
         """Write the name of a play or task, with the time."""
         self.display(f"\n{msg} {datetime.now():%H:%M:%S}")
+
+    def warning(self, msg: str, *_ignored: Any, **_more: Any) -> None:
+        """Write a warning once, in one line."""
+        text = f"[WARNING]: {' '.join(str(msg).split())}"
+        if text not in self._warnings:
+            self._warnings.add(text)
+            self.display(text)
+            self._warn(text)
+
+    def _warning(self, warning: Any) -> None:
+        """The same for a warning of a module, from ansible-core 2.19 on."""
+        self.warning(warning.event.msg)
 
     def _error(self, *_ignored: Any, **_more: Any) -> None:
         """Leave out a second description of a failure, with the place in the playbook."""
@@ -180,6 +196,11 @@ def columns(descriptor: int) -> int:
         return DEFAULT_COLUMNS
 
 
+def task_name(task: Any) -> str:
+    """The name of a task, with its role. That of a task that includes a role has no role in front."""
+    return str(task.name if isinstance(task, IncludeRole) else task.get_name(include_role_fqcn=False))
+
+
 def rescued(task: Any) -> bool:
     """Whether a failure of the task is handled in the playbook: a block around it has a `rescue`."""
     child, parent = task, task._parent
@@ -234,7 +255,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
             except OSError as error:
                 file = open(os.devnull, "w")  # noqa: PTH123,SIM115 - until the end of the run
                 where = f"Ansible's own output is in no file: {error}"
-            self._display = Log(self._screen, file)
+            self._display = Log(self._screen, file, self._warn)
             self._say(f"{name}.yml. {where}")
         super().v2_playbook_on_start(playbook)
 
@@ -267,7 +288,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
             changes = self._step.changes.setdefault(host, [])
             name = progress.action_name(task.action)
             if result._result.get("changed", False):
-                changes.append(task.get_name(include_role_fqcn=False))
+                changes.append(task_name(task))
                 self._step.visible = True
             self._step.visible |= name not in progress.PREPARING
             if name == "debug" and not task.name.startswith(progress.LOGGED):
@@ -283,7 +304,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
         """Show the reason, unless the playbook handles the failure."""
         host, task = self._finished(result)
         if not ignore_errors and not rescued(task):
-            self._failed(host, task.get_name(include_role_fqcn=False), progress.message(result._result))
+            self._failed(host, task_name(task), progress.message(result._result))
         super().v2_runner_on_failed(result, ignore_errors)
 
     def v2_runner_on_unreachable(self, result: Any) -> None:
@@ -299,7 +320,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
             results = result._result.get("results", [result._result])
             texts = [self._get_diff(one["diff"]) for one in results if one.get("diff") and one.get("changed")]
             for text in filter(None, texts):
-                task = result._task.get_name(include_role_fqcn=False)
+                task = task_name(result._task)
                 self._say(progress.block(f"{result._host.get_name()}: {task}", None))
                 self._say(text.rstrip())
         super().v2_on_file_diff(result)
@@ -335,7 +356,7 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
     def _show(self, task: Any) -> None:
         if self._status and task and self._step:
             boards = f" ({progress.names(self._waiting)})" if self._waiting else ""
-            name = task.get_name(include_role_fqcn=False)
+            name = task_name(task)
             self._status.show(shown(f"{self._step.name}: {name}{boards}"), self._step.began)
         elif self._status:
             self._status.show("", 0.0)
@@ -360,6 +381,11 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
 
     def _say(self, text: str, color: str | None = None) -> None:
         self._screen.display(text, color=color)
+
+    def _warn(self, text: str) -> None:
+        if self._terminal:
+            text = progress.cut(text, self._width)
+        self._screen.display(text, color="bright purple", stderr=True)
 
     def _block(self, text: str, indent: int = progress.INDENT) -> str:
         return progress.block(text, self._width if self._terminal else None, indent)

@@ -43,7 +43,7 @@ options:
 
 RETURN = r"""
 fleet: {type: dict, description: The content of C(index.json).}
-summary: {type: str, description: 'The result in two lines for people, with the path of the page.'}
+summary: {type: str, description: 'For people: the result of several boards, and the path of the page.'}
 """
 
 INDEX, PAGE, JUNIT, PREVIOUS = "index.json", "index.html", "junit.xml", "previous"
@@ -128,8 +128,10 @@ def main() -> None:
         publish(reports, Path(module.params["templates"]), view)
     except OSError as error:
         module.fail_json(msg=f"the fleet's report cannot be written: {error}")
+    # Each board has a summary of its own.
+    together = f"{line(view)}\n" if len(view.boards) > 1 else ""
     module.exit_json(
-        changed=False, fleet=index(view), summary=f"{line(view)}\nThe complete report is {reports / PAGE}."
+        changed=False, fleet=index(view), summary=f"{together}The complete report is {reports / PAGE}."
     )
 
 

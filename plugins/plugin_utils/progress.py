@@ -123,6 +123,11 @@ def block(text: str, width: int | None, indent: int = INDENT) -> str:
     return "\n".join(lines)
 
 
+def cut(line: str, width: int) -> str:
+    """A line that fits the terminal."""
+    return line if len(line) <= width else f"{line[: width - 4].rstrip()} ..."
+
+
 def recap(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each board, in Ansible's words."""
     width = max(map(len, counts), default=0)

@@ -40,6 +40,8 @@ class PlaybookRun:
     output: str
     failed_checks: str = ""
     """Of the verification, from the reports: boards are gone when a failed test is read."""
+    logged: str = ""
+    """Ansible's own output, if `output` is the screen of a user."""
 
     @property
     def recap(self) -> dict[str, Recap]:
@@ -51,7 +53,7 @@ class PlaybookRun:
     def why(self) -> str:
         """What failed and in which task, then all of the output: a log that is cut short names the cause."""
         found, task, failed = [], "", False
-        for line in self.output.splitlines():
+        for line in (self.logged or self.output).splitlines():
             if line.startswith(("TASK [", "RUNNING HANDLER [")):
                 task = line.rstrip("* ")
             failed = line.startswith(("fatal: ", "failed: ", "[ERROR]")) or (failed and line.startswith(" "))
@@ -95,8 +97,11 @@ def run_playbook(
     inventory: Path | None = None,
     on_line: Callable[[str], object] | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
+    screen: bool = False,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
+
+    With `screen` the output is what a user sees, and else Ansible's own.
 
     `on_line` gets each line of output when it is written, so that something can happen in the middle. Where
     it says True the run is killed.
@@ -104,6 +109,7 @@ def run_playbook(
     """
     lines = []
     begun = time.time()
+    logs = lab_dir(lab) / "logs"
     with subprocess.Popen(
         [
             Path(sys.executable).with_name("ansible-playbook"),
@@ -119,6 +125,8 @@ def run_playbook(
             "ANSIBLE_FORCE_COLOR": "0",
             "ANSIBLE_NOCOLOR": "1",
             "XDG_STATE_HOME": str(state_home(lab)),  # the record of backups
+            "JETSON_K3S_LOG_DIRECTORY": str(logs),
+            **({"ANSIBLE_STDOUT_CALLBACK": "jetson_k3s.cluster.progress"} if screen else {}),
         },
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -142,7 +150,8 @@ def run_playbook(
         if report.stat().st_mtime >= begun:
             failed += [check for check in found["checks"] if check["status"] in ("failed", "error")]
     shown = [f"{check['id']}: {json.dumps(check, indent=1)}" for check in failed]
-    return PlaybookRun(process.returncode, "".join(lines), "\n".join(shown))
+    logged = "".join(path.read_text() for path in logs.glob("*.log") if path.stat().st_mtime >= begun)
+    return PlaybookRun(process.returncode, "".join(lines), "\n".join(shown), logged)
 
 
 def run_here(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

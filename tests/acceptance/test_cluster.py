@@ -27,7 +27,7 @@ BACKUPS = lab_dir(LAB) / "backups"
 @pytest.fixture(scope="module")
 def first_run(boards: list[Board]) -> PlaybookRun:
     assert len(boards) == len(TYPES)
-    return run_playbook(LAB, "site.yml", "--extra-vars=gpu_verify_mode=full")
+    return run_playbook(LAB, "site.yml", "--extra-vars=gpu_verify_mode=full", screen=True)
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +48,14 @@ def holders(cluster: Cluster) -> dict[str, object]:
 def test_first_run_makes_every_board_a_gpu_node(first_run: PlaybookRun, cluster: Cluster) -> None:
     assert set(first_run.recap) == set(NAMES)
     assert cluster.allocatable() == dict.fromkeys(NAMES, 1)
+
+
+# Also with one board, and in a terminal: tests/fleet/test_screen.py.
+def test_first_run_is_short_and_says_simulated(first_run: PlaybookRun, cluster: Cluster) -> None:
+    assert len(first_run.output.splitlines()) <= 25, first_run.output
+    for name in NAMES:
+        assert f"{name}: PASSED, 10 of 11 checked, SIMULATED board" in first_run.output
+    assert "WARNING" not in first_run.output
 
 
 @pytest.mark.parametrize("name", NAMES)

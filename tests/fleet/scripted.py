@@ -11,6 +11,7 @@ from typing import Any
 from tests.ansible_core import NEWEST, core
 from tests.hostile.answers import Answer
 from tests.hostile.site import Run, Site, make_site
+from tests.terminal import Terminal
 
 Call = tuple[str, str, Answer]
 INVENTORY = """\
@@ -55,16 +56,17 @@ class Fleet:
         self.nodes = [node(name, voter=True if servers > 1 else None) for name in self.servers]
         self.nodes += [node(name) for name in self.agents]
 
-    def play(self, playbook: str, *arguments: str, faults: Iterable[Answer] = (), line: str = NEWEST) -> Run:
+    def settings(self, faults: Iterable[Answer] = ()) -> dict[str, str]:
         cluster = fault(self.servers, "k3s_nodes", {"nodes": self.nodes})
-        return self.site.play(
-            core(line),
-            playbook,
-            {},
-            *arguments,
-            SCRIPTED_SERVERS=",".join(self.servers),
-            SCRIPTED_ANSWERS=json.dumps([cluster, *faults]),
-        )
+        answers = json.dumps([cluster, *faults])
+        return {"SCRIPTED_SERVERS": ",".join(self.servers), "SCRIPTED_ANSWERS": answers}
+
+    def play(self, playbook: str, *arguments: str, faults: Iterable[Answer] = (), line: str = NEWEST) -> Run:
+        return self.site.play(core(line), playbook, {}, *arguments, **self.settings(faults))
+
+    def on_terminal(self, playbook: str, *arguments: str) -> Terminal:
+        environment = self.site.environment(None, self.site.root / "boards/terminal", {}, **self.settings())
+        return Terminal(self.site.command(playbook, *arguments), environment | {"TERM": "xterm"})
 
 
 def done(run: Run, *modules: str) -> list[tuple[str, ...]]:

@@ -120,17 +120,17 @@ class Site:
                 found[name] = path.read_bytes().hex()[:200] if path.is_file() else path.stat().st_mode
         return found
 
-    def play(
-        self,
-        core: Path | None,
-        playbook: str,
-        attacks: dict[str, list[str]],
-        *arguments: str,
-        **settings: str,
-    ) -> Run:
-        boards = self.root / "boards" / f"{playbook}-{len(list((self.root / 'boards').iterdir()))}"
+    def command(self, playbook: str, *arguments: str) -> list[str]:
+        """The command that runs a playbook, in the directory `site`."""
+        command = [sys.executable, "-m", "ansible", "playbook", f"--inventory={self.root}/site/inventory"]
+        return [*command, *arguments, f"{CHECKOUT}/playbooks/{playbook}.yml"]
+
+    def environment(
+        self, core: Path | None, boards: Path, attacks: dict[str, list[str]], **settings: str
+    ) -> dict[str, str]:
+        """Its environment. What the boards get is recorded below the directory `boards`."""
         (boards / "uploads").mkdir(parents=True)
-        environment = (
+        return (
             {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
             | {
                 "HOME": f"{self.root}/home",
@@ -152,10 +152,20 @@ class Site:
             }
             | settings
         )
+
+    def play(
+        self,
+        core: Path | None,
+        playbook: str,
+        attacks: dict[str, list[str]],
+        *arguments: str,
+        **settings: str,
+    ) -> Run:
+        boards = self.root / "boards" / f"{playbook}-{len(list((self.root / 'boards').iterdir()))}"
+        environment = self.environment(core, boards, attacks, **settings)
         before = self.state()
-        command = [sys.executable, "-m", "ansible", "playbook", f"--inventory={self.root}/site/inventory"]
         ran = subprocess.run(
-            [*command, *arguments, f"{CHECKOUT}/playbooks/{playbook}.yml"],
+            self.command(playbook, *arguments),
             cwd=self.root / "site",
             env=environment,
             stdin=subprocess.DEVNULL,

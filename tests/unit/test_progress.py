@@ -3,15 +3,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import pty
 import re
 import signal
-import struct
 import subprocess
 import sys
-import termios
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.progress import
 
 from tests.ansible_core import CORES, core
 from tests.docs import CHECKOUT
+from tests.terminal import CLOCK, COLOUR, Terminal
 
 INVENTORY = """\
 [boards]
@@ -67,8 +64,6 @@ PLAYBOOK = """\
       loop: ["true", "echo no space left >&2; exit 3"]
       changed_when: false
 """
-CLOCK = re.compile(r"\b\d+:\d\d\b")
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 # Of the playbook, as a program reads it.
 FAILED = [
     "T  Check the boards: a, b ok",
@@ -115,45 +110,6 @@ def piped(directory: Path, *arguments: str, line: str = "2.19", playbook: str = 
     return [CLOCK.sub("T", one) for one in ran.stdout.splitlines()]
 
 
-class Terminal:
-    """A terminal of 80 columns, and a run in it."""
-
-    def __init__(self, arguments: list[str], env: Mapping[str, str]) -> None:
-        self._reads, writes = pty.openpty()
-        fcntl.ioctl(writes, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.process = subprocess.Popen(
-            arguments,
-            cwd=CHECKOUT,
-            env=env,
-            stdin=writes,
-            stdout=writes,
-            stderr=writes,
-            start_new_session=True,
-        )
-        os.close(writes)
-        self.written = ""
-
-    def until(self, text: str) -> None:
-        """Read until the run has written a text; to its end with ''."""
-        while not text or text not in self.written:
-            try:
-                read = os.read(self._reads, 4096)
-            except OSError:  # the last one has closed the terminal
-                read = b""
-            if not read:
-                assert not text, self.written
-                os.close(self._reads)
-                self.process.wait()
-                return
-            self.written += read.decode()
-
-    @property
-    def screen(self) -> list[str]:
-        """What is left on the screen, without the times."""
-        lines = self.written.replace("\r\n", "\n").rstrip("\n").split("\n")
-        return [CLOCK.sub("T", COLOUR.sub("", one.rpartition("\x1b[K")[2])) for one in lines]
-
-
 @pytest.mark.parametrize("line", CORES)
 def test_run_has_a_line_for_each_step_and_board_and_each_failure_once(tmp_path: Path, line: str) -> None:
     where, *lines = piped(tmp_path, line=line)
@@ -192,6 +148,45 @@ def test_verbose_run_has_ansibles_own_output_on_the_screen(tmp_path: Path) -> No
     lines = piped(tmp_path, "-v", "--limit=a")
     assert any(one.startswith("TASK [Write daemon.json]") for one in lines)
     assert not (tmp_path / "logs").exists()
+
+
+WARNS = """\
+from ansible.module_utils.basic import AnsibleModule
+module = AnsibleModule({})
+module.warn("The disk of the board is\\nnearly full. " + "Delete what is not needed. " * 4)
+module.exit_json()
+"""
+WITH_WARNINGS = """\
+- name: Prepare Docker
+  hosts: boards
+  gather_facts: false
+  tasks:
+    - {name: Warn, warns: {}}
+    - name: Write a line
+      ansible.builtin.lineinfile:
+        path: "{{ playbook_dir }}/lines"
+        line: "{{ inventory_hostname }}"
+        create: true
+      throttle: 1
+"""
+
+
+@pytest.mark.parametrize("line", CORES)
+def test_warning_is_one_line_and_a_fresh_home_is_none(tmp_path: Path, line: str) -> None:
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library/warns.py").write_text(WARNS)
+    (tmp_path / "home").mkdir()
+    fresh = {"HOME": str(tmp_path / "home"), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "controller")}
+    terminal = Terminal(
+        command(tmp_path, playbook=WITH_WARNINGS), environment(tmp_path, line, COLUMNS="80", **fresh)
+    )
+    terminal.until("")
+    warnings = [one for one in terminal.screen if "WARNING" in one]
+    assert warnings == ["[WARNING]: The disk of the board is nearly full. Delete what is not needed. ..."]
+    assert terminal.screen[-4].startswith("T  Prepare Docker: a 1 change, b 1 change")
+    assert list((tmp_path / "home").glob("ansible-*")) == []
+    (log,) = (tmp_path / "logs").iterdir()
+    assert f"nearly full. {'Delete what is not needed. ' * 4}".strip() in log.read_text()
 
 
 def test_run_goes_on_where_no_log_can_be_written(tmp_path: Path) -> None:
