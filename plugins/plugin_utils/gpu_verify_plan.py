@@ -89,7 +89,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
             "node": settings["node"],
             **{name: jetson.get(name) for name in IDENTITY},
         },
-        "simulated": jetson["simulated"] or bool(bundle["versions"].get("simulated")),
+        "simulated": bool(jetson["simulated"] or bundle["versions"].get("simulated")),
     }
 
 
