@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve()  # past the link by which the checkout is the collection
-ROOT_DEPTH = 2  # plugins/filter/
+ROOT_DEPTH = 2  # plugins/plugin_utils/
 ONLY_IN_CHECKOUT = "ansible.cfg"
 
 

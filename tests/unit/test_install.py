@@ -211,8 +211,7 @@ def test_next_commands_are_those_of_a_person_with_a_kubeconfig(checkout: Checkou
     assert checkout.runs[1] == made
     assert said.splitlines()[-4:] == [
         f"Node:  ubuntu ({KUBECTL} get nodes)",
-        "Proof: ./reports/ubuntu.json and ./reports/index.html: a pod got the GPU and computed on it, and "
-        "the next one waited for it",
+        "Proof: ./reports/ubuntu.json and ./reports/index.html: each check of the GPU, with its evidence",
         f"Next:  {KUBECTL} apply --filename ./docs/examples/gpu-job.yaml",
         "Later: ./jetson-k3s status, and ./jetson-k3s --help",
     ]
