@@ -19,7 +19,7 @@ PREFIX = "ansible_collections.jetson_k3s.cluster.plugins."
 BELOW = {
     "callback": {"plugin_utils"},
     "filter": {"plugin_utils"},
-    "plugin_utils": {"plugin_utils"},
+    "plugin_utils": {"plugin_utils", "module_utils"},
     "modules": {"module_utils"},
     "module_utils": {"module_utils"},
 }
