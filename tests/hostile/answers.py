@@ -89,7 +89,6 @@ def command(_board: str, arguments: Answer) -> Answer:
         "--help": "--docker --token --node-label --tls-san",
         "--version": f"k3s version {OLD} (abc)",
         "is-active": "active",
-        "^K10": "K10" + "c" * 64,  # the hash of the cluster's CA, in the server's token
     }
     said = next((text for word, text in outputs.items() if any(word in part for part in argv)), "")
     return {"rc": 0, "stdout": said, "stdout_lines": said.splitlines(), "stderr": "", "stderr_lines": []}
@@ -197,7 +196,10 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "supplied_images": {"supplied": False, "reason": "no answer"},
     "upload_directory": {"path": "/var/lib/jetson-k3s/uploads/made"},
     "systemd_service": {"status": {"ActiveState": "active"}, "name": "x", "state": "started"},
-    "file_texts": {"texts": {"token": "K10::server:secret"}, "unread": {}},
+    "file_texts": {
+        "texts": {"ca": "-----BEGIN CERTIFICATE-----\n", "token": f"K10{'c' * 64}::server:secret"},
+        "unread": {},
+    },
     "slurp": {"content": TOKEN, "encoding": "base64", "source": "/x"},
     "find": {"files": [{"path": "/usr/local/bin/k3s-v1.0"}], "matched": 1, "examined": 1},
     "uri": {"status": 200, "json": {"data": {"activeTargets": []}}},
