@@ -11,6 +11,7 @@ VERSION ?=
 CHECK ?=
 KEY ?=
 PYTHON := .venv/bin/python
+CONTROLLER := tools images playbooks .collections/ansible_collections/jetson_k3s/cluster/plugins
 say = @printf '\033[1m==> %s\033[0m\n' $(1)
 
 help: ## list the targets
@@ -44,6 +45,7 @@ lint: dev
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 	.venv/bin/mypy
+	.venv/bin/mypy --python-version 3.10 --exclude lock.py $(CONTROLLER) # Ubuntu 22.04, also that of JetPack 6
 	.venv/bin/lint-imports --no-logo --no-cache
 	.venv/bin/yamllint --strict .
 	$(PYTHON) -m tools.words

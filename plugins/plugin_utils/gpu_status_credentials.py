@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
@@ -88,7 +88,7 @@ def _end(seconds: float | None, now: float) -> dict[str, Any]:
     """The time in RFC 3339 format and the days until then, negative after that time."""
     if seconds is None:
         return {"ends": None, "days": None}
-    when = datetime.fromtimestamp(seconds, UTC)
+    when = datetime.fromtimestamp(seconds, timezone.utc)
     return {"ends": when.strftime("%Y-%m-%dT%H:%M:%SZ"), "days": int((seconds - now) // DAY_SECONDS)}
 
 

@@ -85,7 +85,7 @@ def run(now: datetime.datetime, proc: Path = PROC) -> dict[str, Any]:
     return {
         "who": f"{user()}@{socket.gethostname()}",
         "playbook": Path(playbooks[0]).name,
-        "since": now.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "since": now.astimezone(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "controller": controller(proc),
         "process": identity(here),
         "alive": alive(proc),
