@@ -68,10 +68,11 @@ def roles() -> list[str]:
 
 
 def described(role: str) -> Options:
-    """The settings that a role describes itself."""
+    """The settings that a role describes itself, each by its first entry point, which is `main` as a rule."""
     options: Options = {}
     for entry in specs(role).values():
-        options |= {name: one for name, one in entry["options"].items() if not name.startswith("_")}
+        own = {name: one for name, one in entry["options"].items() if not name.startswith("_")}
+        options = own | options
     return options
 
 
