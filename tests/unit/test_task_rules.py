@@ -149,7 +149,7 @@ def test_servers_restart_one_at_a_time() -> None:
 
 def removes(task: Data, register: str) -> bool:
     """Whether a task removes the directory of which an earlier task has registered the path."""
-    for module in ("ansible.builtin.file", "upload_directory"):
+    for module in (f"{MODULE}file", f"{COLLECTION}.upload_directory"):
         given = task.get(module, {})
         if given.get("path") == f"{{{{ {register}.path }}}}" and given.get("state") == "absent":
             return True
