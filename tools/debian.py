@@ -53,12 +53,17 @@ def installed(name: str) -> bool:
     return status.stdout == "installed"
 
 
+def has_apt() -> bool:
+    """Say whether this machine has the programs that install Debian packages."""
+    return shutil.which("apt-get") is not None and shutil.which("dpkg-query") is not None
+
+
 def ensure_packages(*names: str) -> None:
     """Install the Debian packages that this machine lacks.
 
     Raises ToolError naming them when this is not Debian or the user is not root.
     """
-    if shutil.which("apt-get") is None or shutil.which("dpkg-query") is None:
+    if not has_apt():
         raise ToolError(
             f"this machine has no apt-get; install what these Debian packages hold by hand: {' '.join(names)}"
         )

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tools.cache import cache, locked
-from tools.debian import ensure_packages
+from tools.debian import ensure_packages, has_apt
 from tools.process import ToolError, run, say, step, tail
 
 # Everything the lab makes in Docker carries this label, so that `down` needs no other record.
@@ -34,6 +34,11 @@ def docker(
 def answers() -> bool:
     """Say whether a Docker engine answers."""
     return shutil.which("docker") is not None and run(["docker", "version"], check=False).returncode == 0
+
+
+def can_be_installed() -> bool:
+    """Say whether ensure() may install Debian's engine here."""
+    return os.geteuid() == 0 and has_apt()
 
 
 def ensure() -> None:

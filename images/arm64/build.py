@@ -22,6 +22,8 @@ from tools.process import ToolError, run, say, step
 NAME = "tegra-device-plugin"
 ARCHITECTURES = ("arm64", "amd64")
 PULLED_BASE = "docker.io/library/python:3.11-slim-bookworm"
+# Where the sources are no git checkout but those of sources.py: their revision.
+REVISION = ".image-revision"
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,10 @@ def revision() -> Revision:
     """Return the newest commit that changed a source, so that other commits leave the image as it is.
 
     The time is $SOURCE_DATE_EPOCH, else the commit's, else 0. Without git or outside a git checkout the
-    revision is `unknown`.
+    revision is `unknown`, unless the sources bring it.
     """
+    if (CHECKOUT / REVISION).exists():
+        return Revision(**json.loads((CHECKOUT / REVISION).read_text()))
     moment = os.environ.get("SOURCE_DATE_EPOCH")
     if not shutil.which("git"):
         return Revision("unknown", int(moment or 0))

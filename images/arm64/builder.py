@@ -1,10 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What executes the Dockerfile: the tool that this machine has, found and not assumed."""
+"""What executes the Dockerfile: the tool that this machine has, found and not assumed.
+
+As a command it changes nothing: it prints the name of that tool, or ends with status 1.
+"""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +19,15 @@ from tools.process import ToolError, run
 
 # Stages that the classic builder and Podman leave behind carry it (see Dockerfile): so they are found.
 STAGE_LABEL = "io.github.jetson-k3s.stage"
+
+
+def available() -> str:
+    """Return the name of the builder that find() would return, '' if it would find and install none."""
+    if engine.answers():
+        return "Docker"
+    if shutil.which("podman"):
+        return "Podman"
+    return "Docker, which is installed first" if engine.can_be_installed() else ""
 
 
 def find() -> Docker:
@@ -82,8 +95,22 @@ class Podman(Docker):
 
 def machine_arch() -> str:
     """Return this machine's architecture in container images' words."""
-    names = {"x86_64": "amd64", "aarch64": "arm64"}
+    names = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}  # macOS has another name for aarch64
     machine = os.uname().machine
     if machine not in names:
         raise ToolError(f"images are built on {' and '.join(names)} machines; this is {machine}")
     return names[machine]
+
+
+def main() -> int:
+    """Run the command."""
+    found = available()
+    if found:
+        sys.stdout.write(f"{found}\n")
+        return 0
+    sys.stderr.write("error: this computer has neither Docker nor Podman that answers\n")
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
