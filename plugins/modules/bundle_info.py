@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import built_images
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
     BundleError,
     archived_images,
@@ -46,9 +47,6 @@ Data = dict[str, Any]  # parsed YAML, and results
 
 KEYS = ("k3s_version", "plugin_image", "pause_image")
 FORMAT = 1
-BUILT = ("tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin-amd64.tar.gz")
-# As images/arm64/build.py has them, in a checkout.
-SOURCES = ("images/arm64", "plugin/gpu_limit", "plugin/tegra_device_plugin")
 # NAME_VERSION_ARCHITECTURE.deb, as apt names what it downloads; an epoch's colon is %3a there.
 DEB = re.compile(r"(?:.*/)?([a-z0-9][a-z0-9+.-]*)_([^_/]+)_[a-z0-9-]+\.deb$")
 JTOP_VERSION = re.compile(r"[0-9]+([.][0-9A-Za-z]+)*$")
@@ -126,23 +124,10 @@ def inspect(path: str) -> Data:
     return facts
 
 
-def newest_source(checkout: str) -> float:
-    """Modification time of the newest file that the plugin's image is built from, in Unix seconds."""
-    paths = [os.path.join(checkout, "pyproject.toml")]
-    for source in SOURCES:
-        for directory, _, names in os.walk(os.path.join(checkout, source)):
-            if not directory.endswith("__pycache__"):
-                sources = [name for name in names if not name.endswith((".md", ".pyi"))]
-                paths += [os.path.join(directory, name) for name in sources]
-    return max([os.path.getmtime(path) for path in paths if os.path.isfile(path)] + [0])
-
-
 def inspect_built(path: str, k3s_version: str) -> Data:
     """The same without a bundle: the current images of the plugin in `dist` of a checkout."""
-    newest = newest_source(os.path.dirname(path))
-    present = [name for name in BUILT if os.path.exists(os.path.join(path, name))]
-    built = [name for name in present if os.path.getmtime(os.path.join(path, name)) >= newest]
-    files = {name: check_file(os.path.join(path, name), sha256(os.path.join(path, name))) for name in built}
+    built = {name: os.path.join(path, name) for name in built_images.current(path)}
+    files = {name: check_file(file, sha256(file)) for name, file in built.items()}
     return {
         "path": path,
         "indexed": False,

@@ -300,5 +300,7 @@ FILTERS = {
     "gpu_device_plugin_plan": plan,
     "gpu_device_plugin_manifest": manifest,
     "gpu_device_plugin_offers": offers,
+    "gpu_device_plugin_builders": plugin_image.builders,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
+    "gpu_device_plugin_wrong_archive": plugin_image.wrong_archive,
 }

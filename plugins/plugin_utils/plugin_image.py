@@ -3,11 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, board_variables
 
+UNABLE = ("0", "4", "5")
+"""Generations of JetPack whose Python is older than 3.10, which images/arm64/build.py needs; 0 is unknown."""
 DEFAULT_NAME = "tegra-device-plugin"
 Source = Literal["registry", "bundle", "built"]
 
@@ -55,3 +57,36 @@ def unbuilt(configured: str, bundle: Mapping[str, Any], archs: list[str]) -> lis
         return []
     missing = {arch for arch in archs if archive_name(arch) not in bundle["files"]}
     return sorted(board_release.ARCHITECTURES[arch] for arch in missing)
+
+
+def builders(
+    archs: Iterable[str], boards: Iterable[str], hostvars: board_variables.Hostvars
+) -> dict[str, str]:
+    """{architecture: the board that builds its image}, for those that a board can build for.
+
+    Where Docker runs the pods, it is installed before the build. A board that has it already goes first.
+    """
+    facts = board_variables.facts_of(boards, hostvars)
+    runtimes = board_variables.values_of(boards, hostvars, "k3s_container_runtime")
+    able = [
+        board
+        for board in facts
+        if board_release.generation(facts[board]["jetpack"]) not in UNABLE
+        if facts[board]["docker"]["running"] or runtimes.get(board, "docker") == "docker"
+    ]
+    able.sort(key=lambda board: not facts[board]["docker"]["running"])
+    found = {board_release.architecture(facts[board]["arch"]): board for board in reversed(able)}
+    return {arch: found[arch] for arch in archs if arch in found}
+
+
+def wrong_archive(state: Mapping[str, Any]) -> str:
+    """Why an archive that a board has sent is not the plugin's image, '' if it is.
+
+    `state` is that of the module bundle_info. An image with another name could replace one that pods use.
+    """
+    if state.get("error"):
+        return str(state["error"])
+    names = sorted(state.get("images", {}))
+    if len(names) == 1 and names[0].partition(":")[0] == DEFAULT_NAME:
+        return ""
+    return f"it has {', '.join(names) or 'no image with a name'}, and not one image {DEFAULT_NAME} alone"

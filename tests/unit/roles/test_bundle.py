@@ -4,6 +4,7 @@
 import hashlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError
@@ -116,34 +117,65 @@ def test_built_images_replace_the_bundle(tmp_path: Path) -> None:
     assert "tegra-device-plugin-arm64.tar.gz v1" in run.said
 
 
-# In place of what builds the image, once its environment is there: the archive is a file beside the checkout.
+# In place of what builds the image, once its environment is there: the archive is a file beside the checkout,
+# or one that the environment names.
 BUILDER = """\
 #!/bin/sh
 [ -e image ] || exit 3
-[ -e ../archive ] || { echo 'lab: a line before' >&2; echo 'error: no Docker' >&2; exit 1; }
+archive=${ARCHIVE-../archive}
+[ -e "$archive" ] || { echo 'lab: a line before' >&2; echo 'error: no Docker' >&2; exit 1; }
 mkdir -p dist
-cp ../archive "dist/tegra-device-plugin-$4.tar.gz"
+cp "$archive" "dist/tegra-device-plugin-$4.tar.gz"
+"""
+# In place of what finds Docker.
+FINDER = """\
+import pathlib, sys
+why = "error: this computer has neither Docker nor Podman that answers"
+sys.exit(pathlib.Path("no-engine").exists() and why)
+"""
+# In place of what packs the sources.
+PACKER = """\
+import sys, tarfile
+with tarfile.open(sys.argv[1], "w") as tar:
+    tar.add("tools")
+    tar.add(".venv")
 """
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
-    for name, text in {"tools/bootstrap.sh": 'touch "$1"', ".venv/bin/python": BUILDER}.items():
-        (root / name).parent.mkdir(parents=True)
+    for name, text in {
+        "tools/bootstrap.sh": 'touch "$1"',
+        ".venv/bin/python": BUILDER,
+        "images/arm64/builder.py": FINDER,
+        "images/arm64/sources.py": PACKER,
+    }.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
         (root / name).chmod(0o755)
     return root
 
 
-def build(directory: Path, checkout: Path, *arguments: str, fails: bool = False, **variables: str) -> Run:
+def build(
+    directory: Path,
+    checkout: Path,
+    *arguments: str,
+    fails: bool = False,
+    play: str = BUILD,
+    archive: str | None = None,
+    **variables: Any,
+) -> Run:
+    """Run the play on two boards; `archive` is what a board builds."""
     settings = {
         "__preflight_built": f"{checkout}/dist",
         "__gpu_device_plugin_checkout": str(checkout),
+        "__gpu_device_plugin_build_base": str(directory),
         **variables,
     }
     groups = {"server": ["jetson-1", "jetson-2"]}
-    return play_text(directory, BUILD, *arguments, groups=groups, variables=settings, fails=fails)
+    given = {} if archive is None else {"ARCHIVE": archive}
+    return play_text(directory, play, *arguments, groups=groups, variables=settings, fails=fails, **given)
 
 
 @pytest.mark.acceptance
@@ -168,8 +200,84 @@ def test_failed_build_of_the_image_is_reported_with_advice(tmp_path: Path, check
     run = build(tmp_path, checkout, fails=True)
     assert (
         "The plugin's image could not be built on this computer: no Docker. Do one of these: install Docker "
-        "or Podman on this computer; set gpu_device_plugin_image"
+        "or Podman on this computer; let a board with JetPack 6 or newer build it"
     ) in run.said
+
+
+BUILDABLE = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: buildable}
+"""
+
+
+@pytest.mark.parametrize("has", ["nothing", "image", "setting"])
+def test_missing_engine_is_said_before_any_board_is_asked(tmp_path: Path, checkout: Path, has: str) -> None:
+    (checkout / "no-engine").touch()
+    if has == "image":
+        (checkout / "dist").mkdir()
+        archive.write(checkout / "dist/tegra-device-plugin-arm64.tar.gz", ["a:1"], "arm64", {}, {})
+    on_board, fails = has == "setting", has == "nothing"
+    run = build(tmp_path, checkout, play=BUILDABLE, fails=fails, gpu_device_plugin_build_on_board=on_board)
+    words = (
+        "The plugin's image has to be built, and this computer has neither Docker nor Podman that answers. "
+        "Do one of these: install Docker or Podman on this computer; let a board"
+    )
+    assert (words in run.said) is fails
+
+
+ROLE = "    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: "
+ON_BOARD = BUILD.replace(f"{ROLE}build}}\n", f"{ROLE}build}}\n{ROLE}build_on_board}}\n").replace(
+    "{arch: aarch64,", "{arch: aarch64, jetpack: '6.2',"
+)
+CHOSEN = {"play": ON_BOARD, "gpu_device_plugin_build_on_board": True}
+ARCHIVE_NAME = "tegra-device-plugin-arm64.tar.gz"
+
+
+def test_board_builds_the_image_for_the_others(tmp_path: Path, checkout: Path) -> None:
+    (checkout / "no-engine").touch()
+    archive.write(tmp_path / "made", ["tegra-device-plugin:1"], "arm64", {}, {})
+    settings: dict[str, Any] = {**CHOSEN, "archive": str(tmp_path / "made")}
+    checked = build(tmp_path, checkout, "--check", **settings)
+    assert "The plugin's image for arm64 would be built on jetson-1" in checked.said
+    assert not (checkout / "dist").exists()
+    run = build(tmp_path, checkout, **settings)
+    assert "The plugin's image for arm64 is built on jetson-1" in run.said
+    assert run.said.count("tegra-device-plugin:1 sha256:") == 2
+    assert [path.name for path in (checkout / "dist").iterdir()] == [ARCHIVE_NAME]
+    assert not (tmp_path / "jetson-k3s/uploads").exists()
+    assert build(tmp_path, checkout, **settings).stdout.count("changed=0") == 2
+
+
+@pytest.mark.parametrize(
+    ("images", "words"),
+    [
+        (None, "jetson-1 could not build the plugin's image: no Docker. The board needs the Internet"),
+        (
+            ["tegra-device-plugin:1", "rancher/mirrored-pause:3.6"],
+            "is not the plugin's image: it has rancher/mirrored-pause:3.6, tegra-device-plugin:1, and not",
+        ),
+    ],
+)
+def test_board_that_builds_no_image_is_named_on_the_others(
+    tmp_path: Path, checkout: Path, images: list[str] | None, words: str
+) -> None:
+    if images:
+        archive.write(tmp_path / "made", images, "arm64", {}, {})
+    settings: dict[str, Any] = {**CHOSEN, "archive": str(tmp_path / "made")}
+    run = build(tmp_path, checkout, fails=True, **settings)
+    assert words in run.said
+    assert "jetson-2 gets no image of the plugin, because jetson-1 has built none" in run.said
+    assert not [*(checkout / "dist").iterdir()]
+    assert not (tmp_path / "jetson-k3s/uploads").exists()
+
+
+def test_boards_that_cannot_build_are_refused(tmp_path: Path, checkout: Path) -> None:
+    old = ON_BOARD.replace("'6.2'", "'5.1.3'")
+    run = build(tmp_path, checkout, fails=True, play=old, gpu_device_plugin_build_on_board=True)
+    assert "No board of this run can build the plugin's image for arm64" in run.said
+    assert not (checkout / "dist").exists()
 
 
 def test_nothing_is_built_where_a_registry_has_the_image(tmp_path: Path, checkout: Path) -> None:

@@ -88,6 +88,27 @@ def test_images_are_built_where_nothing_else_has_them(
     assert plugin_image.unbuilt(image, bundle, archs) == expected
 
 
+def board(jetpack: str | None, docker: bool = True, arch: str = "aarch64", runtime: str = "docker") -> Data:
+    facts = {"arch": arch, "jetpack": jetpack, "docker": {"running": docker}}
+    return {"ansible_facts": {"jetson": facts}, "k3s_container_runtime": runtime}
+
+
+@pytest.mark.parametrize(
+    ("boards", "expected"),
+    [
+        ({"a": board("5.1.3"), "b": board("6.2"), "c": board("7.0")}, {"arm64": "b"}),
+        ({"a": board("6.2", docker=False), "b": board("6.2")}, {"arm64": "b"}),
+        ({"a": board("6.2", docker=False)}, {"arm64": "a"}),  # site.yml installs Docker first
+        ({"a": board("6.2", docker=False, runtime="containerd")}, {}),
+        ({"a": board("6.2", runtime="containerd")}, {"arm64": "a"}),
+        ({"a": board(None), "b": board("a\nb")}, {"arm64": "b"}),
+        ({"a": board("6.2", arch="x86_64"), "b": {}}, {}),
+    ],
+)
+def test_board_that_builds_an_image_can_do_it(boards: Data, expected: dict[str, str]) -> None:
+    assert plugin_image.builders(["arm64"], boards, boards) == expected
+
+
 @pytest.mark.parametrize(
     ("jetson", "settings", "reason"),
     [
