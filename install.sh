@@ -15,6 +15,8 @@ On a terminal, the command says what will change and how to undo it, and asks. W
 
   --offline BUNDLE    install from this bundle (docs/offline.md); without it the board needs the Internet
   --agent-of SERVER   join the cluster of this board, which `inventory` has: its name there
+  --build-on-board    build the plugin's image on the board (JetPack 6 or newer), if this computer has neither Docker
+                      nor Podman. That board then decides what runs on all boards that get this image
   --name NAME         give a new board this hostname; boards as flashed are all named alike
   --check             only report what would stand in the way
   --dry-run           only show what would be changed
@@ -35,13 +37,14 @@ END
 die() { printf 'install.sh: %s\n' "$*" >&2; exit 1; }
 step() { printf '\n==> %s\n' "$*"; }
 
-bundle='' server='' name='' password_file='' action=install target='' yes=''
+bundle='' server='' on_board='' name='' password_file='' action=install target='' yes=''
 while [ $# -gt 0 ]; do
     case $1 in
         --offline) [ $# -gt 1 ] || die "--offline needs a bundle's directory"; bundle=$2; shift ;;
         --agent-of) [ $# -gt 1 ] || die "--agent-of needs the name of the server in ./inventory"; server=$2; shift ;;
         --name) [ $# -gt 1 ] || die "--name needs a hostname"; name=$2; shift ;;
         --become-password-file) [ $# -gt 1 ] || die "$1 needs a file"; password_file=$2; shift ;;
+        --build-on-board) on_board=1 ;;
         --check | --dry-run | --uninstall) action=${1#--} ;;
         --yes) yes=1 ;;
         -h | --help) usage; exit 0 ;;
@@ -61,7 +64,7 @@ trap 'trap - INT; printf "\ninstall.sh: interrupted; the same command goes on fr
 # ConnectTimeout ends a host that accepts the connection and stays silent, and ServerAlive one that stops later.
 limits='-o ConnectTimeout=10 -o ServerAliveInterval=5'
 # shellcheck disable=SC2086 # several words
-remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes $limits "$target" "$1" < /dev/null; fi }
+remote() { if [ "$target" = local ]; then sh -c "$1"; else ssh -o BatchMode=yes $limits "$target" "$1" < /dev/null; fi; }
 
 confirm() {
     [ -z "$yes" ] || return 0
@@ -137,4 +140,4 @@ else
 fi
 .venv/bin/python -m tools.install --target "$target" --release "$release" --typed-in "$typed_in" --action "$action" \
     ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${name:+--name "$name"} ${yes:+--yes} \
-    ${password_file:+--become-password-file "$password_file"}
+    ${on_board:+--build-on-board} ${password_file:+--become-password-file "$password_file"}

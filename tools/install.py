@@ -20,8 +20,10 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tools import front_door
 from tools.front_door import CHECKOUT, RefusedError
@@ -37,14 +39,17 @@ from tools.install_board import (
     checked_name,
     choose,
     consequences,
+    draft,
     free_name,
     line_of,
     moved_board,
     read_fleet,
+    settings_of,
     ssh_route,
     with_address,
     with_board,
 )
+from tools.install_image import SETTING, Image, image_of, offer, ways
 
 INSTALL, UNINSTALL = "install", "uninstall"
 PLAYBOOKS = {INSTALL: "site", "check": "preflight", "dry-run": "site", UNINSTALL: "reset"}
@@ -57,11 +62,12 @@ MODEL_LENGTH = 60
 
 @dataclass(frozen=True)
 class Board:
-    """The board as it answers, and where. `hostname` and `model` are its own words."""
+    """The board as it answers, and where. `hostname`, `model`, `machine` (`uname -m`) are its own words."""
 
     place: Place
     hostname: str
     model: str
+    machine: str
     jetpack: str
 
 
@@ -96,7 +102,8 @@ def board_of(options: argparse.Namespace) -> Board:
     place = Place("this computer") if target == LOCAL else Place(address, ssh_route(target))
     model = remote(target, "tr -d '\\000' < /proc/device-tree/model")
     shown = "".join(one for one in model if one.isascii() and one.isprintable())[:MODEL_LENGTH]
-    return Board(place, remote(target, "hostname"), shown or "the board", jetpack(options.release))
+    hostname, machine = remote(target, "hostname"), remote(target, "uname -m")
+    return Board(place, hostname, shown or "the board", machine, jetpack(options.release))
 
 
 def chosen(options: argparse.Namespace, board: Board, fleet: Fleet) -> Choice:
@@ -156,11 +163,12 @@ def say(lines: Sequence[str]) -> None:
     sys.stdout.flush()
 
 
-def changes(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fleet) -> list[str]:
-    """What an installation changes, and how to undo it."""
+def changes(
+    options: argparse.Namespace, board: Board, choice: Choice, settings: Mapping[str, Any], image: Image
+) -> list[str]:
+    """What an installation changes, and how to undo it. `settings` are those of the board."""
     name, server = choice.name, options.agent_of
-    settings = fleet.variables.get(server if choice.new else name, {})
-    bundle = options.bundle or settings.get("jetson_k3s_bundle")
+    bundle = settings.get("jetson_k3s_bundle")
     if not choice.new:
         node = f"{name} of the inventory. A setting that is right already stays as it is"
     else:
@@ -177,6 +185,7 @@ def changes(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fl
             "           keep running, unless a setting needs a restart of Docker",
         ]
     said.append(f"  Source:  {f'the bundle {bundle}' if bundle else 'the Internet'}")
+    said += [f"  {'' if number else 'Image:':9}{line}" for number, line in enumerate(image.lines)]
     local = options.target == LOCAL
     undo = f"{'sudo ' if local else ''}{typed_path(options, 'install.sh')} --uninstall {options.target}"
     return [
@@ -188,7 +197,7 @@ def changes(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fl
 
 
 def agree(options: argparse.Namespace, board: Board, choice: Choice, fleet: Fleet) -> None:
-    """Say what will change, and have the person agree. Raises RefusedError."""
+    """Have the person agree to another address of the board, or to its end. Raises RefusedError."""
     name = choice.name
     if choice.moved:
         before = fleet.boards[name].text
@@ -203,10 +212,6 @@ def agree(options: argparse.Namespace, board: Board, choice: Choice, fleet: Flee
                 confirm(options, "")
             if answer(f"Type {name} to remove it: ") != name:
                 raise RefusedError("that is not its name. Nothing was done")
-    if options.action == INSTALL:
-        say(changes(options, board, choice, fleet))
-        if sys.stdin.isatty():
-            confirm(options, "Continue?")
 
 
 @dataclass(frozen=True)
@@ -247,22 +252,13 @@ class Ansible:
 def prepared(options: argparse.Namespace, choice: Choice, text: str | None) -> Ansible:
     """Write the inventory with this text, after sudo has let Ansible in. Raises RefusedError."""
     env = front_door.environment()
-    written = INVENTORY if text is None else INVENTORY.with_name("inventory.new")
-    if text is not None:
-        written.touch(mode=0o600 if INVENTORY.exists() else 0o666)
-        if INVENTORY.exists():
-            written.chmod(INVENTORY.stat().st_mode & 0o777)
-        written.write_text(text)
-    try:
+    with nullcontext(INVENTORY) if text is None else draft(text) as written:
         password = ""
         if not front_door.own_password(front_door.known_options(INSTALL).parse_args([]), env):
             command = front_door.COMMANDS[PLAYBOOKS[options.action]]
             password = front_door.ask_password(command, ["-i", str(written)], choice.name, env)
         if text is not None:
             written.replace(INVENTORY)
-    finally:
-        if text is not None:
-            written.unlink(missing_ok=True)
     return Ansible(env, password)
 
 
@@ -339,6 +335,18 @@ def last_words(options: argparse.Namespace, ansible: Ansible, name: str) -> list
     ]
 
 
+def image_for(options: argparse.Namespace, board: Board, settings: Mapping[str, Any]) -> Image | None:
+    """Where the image comes from, None if nothing has it and nothing is installed. Raises RefusedError."""
+    major, local = int(l4t(options.release)[0]), options.target == LOCAL
+    image = image_of(settings, board.machine, major, local=local, chosen=options.build_on_board)
+    if image is None and options.action == INSTALL:
+        # The answer of --yes is to no question about the trust in a board.
+        return offer(major, may_ask=sys.stdin.isatty() and not options.yes)
+    if image is None:
+        say([f"\n{ways(major)}."])
+    return image
+
+
 def install(options: argparse.Namespace) -> int:
     """Do what the options say; return the exit status. Raises RefusedError and KeyboardInterrupt."""
     if options.bundle:
@@ -354,12 +362,21 @@ def install(options: argparse.Namespace) -> int:
     fleet, board = read_fleet(), board_of(options)
     choice = chosen(options, board, fleet)
     text = inventory_with(options, board, choice)
-    agree(options, board, choice, fleet)
-    ansible = prepared(options, choice, text)
     name = choice.name
+    given: dict[str, Any] = {"jetson_k3s_bundle": options.bundle} if options.bundle else {}
+    settings = {**settings_of(name, fleet, text), **given}
+    image = None if options.action == UNINSTALL else image_for(options, board, settings)
+    agree(options, board, choice, fleet)
+    if image and options.action == INSTALL:
+        say(changes(options, board, choice, settings, image))
+        if sys.stdin.isatty():
+            confirm(options, "Build the image on the board, and continue?" if image.offered else "Continue?")
+    ansible = prepared(options, choice, text)
     arguments = ["-i", str(INVENTORY), "--limit", name]
-    if options.bundle:
-        arguments[2:2] = ["-e", json.dumps({"jetson_k3s_bundle": options.bundle})]
+    if image and image.on_board:
+        given[SETTING] = True
+    if given:
+        arguments[2:2] = ["-e", json.dumps(given)]
     playbook = f"playbooks/{PLAYBOOKS[options.action]}.yml"
     if options.action == UNINSTALL:
         say([f"\n==> K3s leaves {name}"])
@@ -391,6 +408,7 @@ def main() -> int:
     parser.add_argument("--action", choices=PLAYBOOKS, default=INSTALL)
     parser.add_argument("--agent-of", metavar="SERVER")
     parser.add_argument("--bundle", metavar="DIR")
+    parser.add_argument("--build-on-board", action="store_true")
     parser.add_argument("--name")
     parser.add_argument("--become-password-file", metavar="FILE")
     parser.add_argument("--yes", action="store_true")

@@ -13,7 +13,8 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -323,18 +324,45 @@ def fleet_of(listed: Mapping[str, Any], route: Callable[..., Route] = ssh_route)
     )
 
 
-def read_fleet() -> Fleet:
-    """The fleet of ./inventory, without any board if there is no such file."""
-    if not INVENTORY.exists():
-        return Fleet({})
-    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(INVENTORY), "--list"]
+def listed(inventory: Path) -> dict[str, Any]:
+    """The answer of `ansible-inventory --list`. Raises RefusedError."""
+    command = [str(Path(sys.executable).with_name("ansible-inventory")), "-i", str(inventory), "--list"]
     environment = os.environ | {"ANSIBLE_INVENTORY_UNPARSED_FAILED": "1"}
     ran = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     if ran.returncode != 0:
         raise RefusedError(f"./inventory cannot be read: {ran.stderr.strip()}")
-    return fleet_of(json.loads(ran.stdout))
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def read_fleet() -> Fleet:
+    """The fleet of ./inventory, without any board if there is no such file."""
+    return fleet_of(listed(INVENTORY)) if INVENTORY.exists() else Fleet({})
+
+
+@contextmanager
+def draft(text: str) -> Iterator[Path]:
+    """A file beside the inventory with this text, which goes again unless it is renamed."""
+    written = INVENTORY.with_name("inventory.new")
+    try:
+        written.touch(mode=0o600 if INVENTORY.exists() else 0o666)
+        if INVENTORY.exists():
+            written.chmod(INVENTORY.stat().st_mode & 0o777)
+        written.write_text(text)
+        yield written
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def settings_of(name: str, fleet: Fleet, text: str | None) -> Mapping[str, Any]:
+    """The variables of a board, with group_vars, also if only a new inventory, with this text, has it."""
+    if name in fleet.boards or text is None:
+        return fleet.variables.get(name, {})
+    with draft(text) as written:
+        hostvars: dict[str, dict[str, Any]] = listed(written)["_meta"]["hostvars"]
+    return hostvars.get(name, {})
 
 
 def with_board(line: str, server: str | None, l4t: int, bundle: str | None) -> str:

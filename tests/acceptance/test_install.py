@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import archived_images
 
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import Cluster
@@ -26,6 +27,7 @@ from tests.lab.board import Board
 from tests.lab.images import SUDO_PASSWORD, SUDO_RULE
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
 from tests.release.conftest import copy_files
+from tests.unit.commands import programs_without
 from tools.cache import CHECKOUT
 from tools.engine import docker
 
@@ -80,9 +82,9 @@ def environment(checkout: Path) -> dict[str, str]:
     return {"PATH": path, "HOME": str(checkout), "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 
 
-def install(checkout: Path, *arguments: str) -> tuple[int, str]:
-    """Run it without a terminal; its status and output."""
-    ran = run_in(checkout, environment(checkout), "./install.sh", *arguments)
+def install(checkout: Path, *arguments: str, **others: str) -> tuple[int, str]:
+    """Run it without a terminal, and with other variables of the environment; its status and output."""
+    ran = run_in(checkout, environment(checkout) | others, "./install.sh", *arguments)
     return ran.returncode, ran.stdout
 
 
@@ -315,3 +317,26 @@ def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
     assert [line.partition(":")[0] for line in said.splitlines()[-4:]] == ["Node", "Proof", "Next", "Later"]
     assert "(sudo k3s kubectl get nodes)" in said
     assert Cluster([board]).allocatable() == {board.name: 1}
+
+
+def test_board_builds_the_image_for_a_computer_without_docker(
+    boards: list[Board], checkout: Path, tmp_path: Path
+) -> None:
+    """On the board of the test before: it is prepared, and its Docker has the base image."""
+    board, archive = boards[1], checkout / f"dist/tegra-device-plugin-{ARCH}.tar.gz"
+    (checkout / ".venv").symlink_to(CHECKOUT / ".venv")
+    # With apt-get, root could install Docker.
+    programs = programs_without(tmp_path / "programs", "docker", "podman", "apt-get")
+    path = f"{checkout}/bin:{programs}"
+    status, said = install(checkout, f"jetson@{board.address}", PATH=path)
+    assert (status, "let the board build it (add --build-on-board)" in said) == (1, True), said
+    assert not (checkout / "inventory").exists()
+    status, said = install(checkout, "--build-on-board", f"jetson@{board.address}", PATH=path)
+    assert status == 0, said
+    assert "  Image:   built on the board" in said
+    assert f"The plugin's image for {ARCH} is built on {board.name}" in " ".join(said.split())
+    assert [*archived_images(str(archive))] == [plugin.reference()]
+    assert board.exec("sh", "-c", "ls -A /var/lib/jetson-k3s/uploads 2>/dev/null || :") == ""
+    assert Cluster([board]).allocatable() == {board.name: 1}
+    again, said = install(checkout, f"jetson@{board.address}", PATH=path)
+    assert (again, "changed=0" in said, f"  Image:   dist/{archive.name}" in said) == (0, True, True), said

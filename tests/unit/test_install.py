@@ -3,6 +3,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from tests.docs import CHECKOUT
-from tests.unit.commands import run, script
+from tests.unit.commands import programs_without, run, script
 from tools import install_board
+from tools.debian import ensure_packages
 from tools.front_door import RefusedError
 from tools.install_board import RESERVED, UNKNOWN, Choice, Fleet, Place, Route
 
@@ -80,9 +82,14 @@ FILES = (
         "tools/try_sudo.yml",
     ),
     *("tools/__init__.py", "tools/front_door.py", "tools/install.py", "tools/install_board.py"),
+    *("tools/install_image.py", "tools/cache.py", "tools/debian.py", "tools/engine.py", "tools/process.py"),
+    *("images/arm64/builder.py", "images/arm64/base.py", "images/arm64/pack.py"),
+    "plugins/module_utils/built_images.py",
     "plugin/tegra_device_plugin/board/catalogue.json",
 )
-SHELLS = [shell.split() for shell in ("dash", "bash --posix", "busybox sh") if shutil.which(shell.split()[0])]
+# /bin/sh of Debian and Ubuntu, of macOS, of Alpine, and of macOS if its owner has chosen so.
+POSSIBLE_SHELLS = ("dash", "bash --posix", "busybox sh", "zsh --emulate sh")
+SHELLS = [shell.split() for shell in POSSIBLE_SHELLS if shutil.which(shell.split()[0])]
 AS_FLASHED = {"192.0.2.11": {"hostname": "ubuntu"}, "192.0.2.12": {"hostname": "ubuntu"}}
 ONE = """\
 # Written by install.sh. inventory.example shows more.
@@ -139,16 +146,6 @@ class Checkout:
     def environment(self) -> dict[str, str]:
         return {"PATH": f"{self.path}/bin:/usr/bin:/bin", "HOME": str(self.path)}
 
-    def without(self, name: str) -> str:
-        """A directory with all programs of this machine but one."""
-        directory = self.path.parent / f"without-{name}"
-        directory.mkdir()
-        for place in ("/bin", "/usr/bin"):
-            for one in Path(place).iterdir():
-                if one.name != name and not (directory / one.name).is_symlink():
-                    (directory / one.name).symlink_to(one)
-        return str(directory)
-
     def program(self, name: str, text: str = "#!/bin/sh\n") -> None:
         script(self.path / "bin" / name, text)
 
@@ -161,7 +158,11 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
         shutil.copy(CHECKOUT / name, root / name)
     os.utime(root / "tools/requirements/ansible.txt", (0, 0))
     script(root / "bin/ssh", SSH.format(root=str(root)))
-    script(root / "bin/kubectl", "#!/bin/sh\n")
+    for name in ("kubectl", "docker"):
+        script(root / "bin" / name, "#!/bin/sh\n")
+    collection = root / ".collections/ansible_collections/jetson_k3s/cluster"
+    collection.parent.mkdir(parents=True)
+    collection.symlink_to(root)
     tools = root / ".venv/bin"
     script(tools / "ansible-playbook", PLAYBOOK.format(root=str(root)))
     script(tools / "python", f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
@@ -169,6 +170,50 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
     made = Checkout(root)
     made.boards(AS_FLASHED)
     yield made
+
+
+# Options of POSIX in the scripts that begin before .venv is there, which macOS has, too.
+POSIX = {
+    "cat": "",
+    "dirname": "",
+    "find": "-H -name -newer",
+    "grep": "-q",
+    "head": "-n",
+    "id": "-u",
+    "readlink": "-f",  # not of POSIX, but of macOS since 12.3
+    "sed": "-n",
+    "tail": "-n",
+    "tr": "-d",
+}
+
+
+@pytest.mark.parametrize("name", ["install.sh", "jetson-k3s", "tools/bootstrap.sh"])
+def test_script_has_no_option_of_gnus_tools_alone(name: str) -> None:
+    code = re.sub(r"<<'END'.*?^END$", "", (CHECKOUT / name).read_text(), flags=re.DOTALL | re.MULTILINE)
+    used = re.findall(rf"(?<![\w./-])({'|'.join(POSIX)}) ([^|;&()\n]*)", code)
+    assert used
+    for tool, arguments in used:
+        options = re.findall(r"(?<!\S)-{1,2}[a-zA-Z][\w-]*", arguments)
+        assert set(options) <= set(POSIX[tool].split()), f"{tool} {arguments}"
+
+
+def test_other_tools_than_gnus_are_enough(checkout: Checkout, tmp_path: Path) -> None:
+    ensure_packages("busybox")
+    busybox = shutil.which("busybox")
+    assert busybox is not None
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in (*POSIX, "[", "sh"):
+        (tools / name).symlink_to(busybox)
+    shell, environment = [busybox, "sh"], {"PATH": f"{checkout.path}/bin:{tools}"}
+    status, said = checkout.install("jetson@192.0.2.11", shell=shell, environment=environment)
+    assert (status, len(checkout.played)) == (0, 1), said
+    status, said = checkout.install("jetson@192.0.2.99", shell=shell, environment=environment)
+    assert (status, "no answer in time." in said, "  ssh: connect: Connection" in said) == (1, True, True)
+    checkout.boards({"192.0.2.11": {"hostname": "ubuntu", "fails": DENIED}})
+    asked = [("and copy its public part to the board? [Y/n] ", "n")]
+    status, said = checkout.install("jetson@192.0.2.11", answers=asked, shell=shell, environment=environment)
+    assert (status, "Nothing was done" in said) == (1, True), said
 
 
 def test_new_board_is_written_to_the_inventory(checkout: Checkout) -> None:
@@ -191,6 +236,7 @@ def test_it_says_what_changes_and_asks_on_a_terminal(checkout: Checkout) -> None
         "  Docker:  installed where it is missing. Its default runtime becomes nvidia. Your containers\n"
         "           keep running, unless a setting needs a restart of Docker\n"
         "  Source:  the Internet\n"
+        "  Image:   built on this computer with Docker, the first time for some minutes\n"
         "  Here:    inventory, reports/, jetson-k3s.kubeconfig\n"
         "  Undo:    ./install.sh --uninstall jetson@192.0.2.11\n"
     ) in said
@@ -198,6 +244,89 @@ def test_it_says_what_changes_and_asks_on_a_terminal(checkout: Checkout) -> None
     for terminal in (None, ""):
         status, said = checkout.install("--yes", "jetson@192.0.2.11", typed=terminal)
         assert (status, "Undo:" in said, "Continue?" in said) == (0, True, False), said
+
+
+ARCHIVE = "dist/tegra-device-plugin-arm64.tar.gz"
+ENGINES = ("docker", "podman", "apt-get")  # with apt-get, root could install Docker
+AGREE = "Build the image on the board, and continue? [Y/n] "
+ON_BOARD = '-i inventory -e {"gpu_device_plugin_build_on_board": true} --limit ubuntu playbooks/site.yml'
+
+
+@pytest.fixture
+def without_engine(checkout: Checkout) -> Mapping[str, str]:
+    """The environment on a computer without Docker and Podman, on which no package can be installed."""
+    (checkout.path / "bin/docker").unlink()
+    return {"PATH": f"{checkout.path}/bin:{programs_without(checkout.path.parent / 'programs', *ENGINES)}"}
+
+
+@pytest.mark.parametrize("l4t", ["36", "35"])
+def test_image_that_cannot_be_built_here_stops_before_anything(
+    checkout: Checkout, without_engine: Mapping[str, str], l4t: str
+) -> None:
+    checkout.boards({"192.0.2.11": {"hostname": "ubuntu", "l4t": l4t}})
+    for terminal in (None, ""):
+        arguments = ("jetson@192.0.2.11", *([] if terminal is None else ["--yes"]))
+        status, said = checkout.install(*arguments, typed=terminal, environment=without_engine)
+        assert (status, checkout.runs, checkout.inventory.exists()) == (1, [], False), said
+        assert (
+            "install.sh: The plugin's image has to be built, and this computer has neither Docker nor Podman "
+            "that answers. Do one of these: install Docker or Podman; let "
+        ) in said
+        assert ("add --build-on-board" in said) == (l4t == "36")
+        assert ("build it, which this one cannot" in said) == (l4t == "35")
+        assert "put the image of a release into dist/, or set gpu_device_plugin_image" in said
+    status, said = checkout.install("--build-on-board", "jetson@192.0.2.11", environment=without_engine)
+    if l4t == "35":
+        assert (status, checkout.runs) == (1, []), said
+        assert "the board has an older JetPack than 6, whose Python is too old" in said
+    else:
+        assert (status, checkout.played) == (0, [ON_BOARD]), said
+        assert "  Image:   built on the board, for some minutes, and put into dist/ here.\n" in said
+        assert "           That board then decides what runs on all boards that get this image\n" in said
+
+
+def test_build_on_the_board_is_offered_on_a_terminal(
+    checkout: Checkout, without_engine: Mapping[str, str]
+) -> None:
+    for typed, result in {"n": (1, []), "": (0, [ON_BOARD])}.items():
+        status, said = checkout.install(
+            "jetson@192.0.2.11", answers=[(AGREE, typed)], environment=without_engine
+        )
+        assert (status, checkout.played) == result, said
+        assert "  Image:   has to be built, and this computer has neither Docker nor Podman" in said
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words"),
+    [
+        (ARCHIVE, "", ARCHIVE),
+        ("bin/podman", "#!/bin/sh\n", "built on this computer with Podman"),
+        (
+            "group_vars/all.yml",
+            "gpu_device_plugin_image: registry/a@sha256:b",
+            "pulled by the board: registry/a@",
+        ),
+        ("group_vars/k3s_cluster.yml", "jetson_k3s_bundle: /srv/bundle", "that of the bundle"),
+        ("group_vars/all.yml", "gpu_device_plugin_build_on_board: true", "built on the board"),
+    ],
+)
+def test_source_of_the_image_is_said(
+    checkout: Checkout, without_engine: Mapping[str, str], file: str, text: str, words: str
+) -> None:
+    """Also by the settings of an inventory that has the board only after the question."""
+    script(checkout.path / file, text)
+    status, said = checkout.install("jetson@192.0.2.11", environment=without_engine)
+    assert (status, f"  Image:   {words}" in said) == (0, True), said
+
+
+def test_image_that_is_older_than_its_sources_is_not_used(
+    checkout: Checkout, without_engine: Mapping[str, str]
+) -> None:
+    script(checkout.path / ARCHIVE, "")
+    os.utime(checkout.path / ARCHIVE, (0, 0))
+    status, said = checkout.install("--check", "jetson@192.0.2.11", environment=without_engine)
+    assert (status, checkout.played) == (0, ["-i inventory --limit ubuntu playbooks/preflight.yml"]), said
+    assert "The plugin's image has to be built, and this computer has neither Docker nor Podman" in said
 
 
 KUBECTL = "kubectl --kubeconfig ./jetson-k3s.kubeconfig"
@@ -232,7 +361,9 @@ def test_without_kubectl_or_kubeconfig_the_next_commands_are_the_servers(
     checkout.boards(AS_FLASHED | {"192.0.2.12": {"hostname": "jetson-2"}})
     if lacks == "kubectl":
         (checkout.path / "bin/kubectl").unlink()
-        environment = {"PATH": f"{checkout.path}/bin:{checkout.without('kubectl')}"}
+        environment = {
+            "PATH": f"{checkout.path}/bin:{programs_without(checkout.path.parent / 'programs', 'kubectl')}"
+        }
     else:
         (checkout.path / "fails").write_text("kubeconfig.yml")
         environment = {}
