@@ -88,6 +88,7 @@ STEPS = {
 }
 TASKS = {
     "gpu_device_plugin/build": "[]",
+    "gpu_device_plugin/buildable": "[]",
     "gpu_verify/begin": "[]",
     "gpu_verify/main": VERIFIED,
     "jetson_facts/explain": "[]",
