@@ -331,12 +331,15 @@ def test_board_builds_the_image_for_a_computer_without_docker(
     status, said = install(checkout, f"jetson@{board.address}", PATH=path)
     assert (status, "let the board build it (add --build-on-board)" in said) == (1, True), said
     assert not (checkout / "inventory").exists()
-    status, said = install(checkout, "--build-on-board", f"jetson@{board.address}", PATH=path)
+    password = tmp_path / "password"
+    password.write_text(f"{SUDO_PASSWORD}\n")
+    with_password = ("--become-password-file", str(password), f"jetson@{board.address}")
+    status, said = install(checkout, "--build-on-board", *with_password, PATH=path)
     assert status == 0, said
     assert "  Image:   built on the board" in said
     assert f"The plugin's image for {ARCH} is built on {board.name}" in " ".join(said.split())
     assert [*archived_images(str(archive))] == [plugin.reference()]
     assert board.exec("sh", "-c", "ls -A /var/lib/jetson-k3s/uploads 2>/dev/null || :") == ""
     assert Cluster([board]).allocatable() == {board.name: 1}
-    again, said = install(checkout, f"jetson@{board.address}", PATH=path)
+    again, said = install(checkout, *with_password, PATH=path)
     assert (again, "changed=0" in said, f"  Image:   dist/{archive.name}" in said) == (0, True, True), said
