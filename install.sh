@@ -55,6 +55,8 @@ while [ $# -gt 0 ]; do
 done
 [ -n "$target" ] || { usage >&2; exit 2; }
 case $target in
+    # It goes into the inventory.
+    *[!A-Za-z0-9@._:%-]* | *@*@*) die "$target is no USER@HOST: letters, digits and . : - _ only" ;;
     local) [ "$(id -u)" = 0 ] || die "on the board itself it has to be root: sudo ./install.sh local" ;;
     ?*@?*) command -v ssh >/dev/null || die "this computer has no ssh. Install its package: openssh-client" ;;
     *) die "$target has no user: write USER@HOST, such as jetson@192.168.1.11" ;;

@@ -32,7 +32,6 @@ SSH_FAILED = 255
 # The kubelet of K3s 1.35 and newer refuses cgroup v1, which L4T has before R36.
 CGROUP_V2_L4T = 36
 K3S_FOR_CGROUP_V1 = "v1.34.12+k3s1"
-ACCOUNT = re.compile(r"[\w.-]+@[\w.:%-]+", re.ASCII)
 HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 

@@ -445,6 +445,17 @@ def test_known_board_is_found_by_its_address(
     ] * 2
 
 
+@pytest.mark.parametrize(
+    "address", ["192.0.2.11 ansible_connection=local", "192.0.2.11\n[agent]", "$(id)", "a@192.0.2.11"]
+)
+def test_target_that_is_more_than_an_address_is_refused(checkout: Checkout, address: str) -> None:
+    """It goes into the inventory."""
+    status, said = checkout.install(f"jetson@{address}")
+    assert (status, checkout.played) == (1, []), said
+    assert "is no USER@HOST: letters, digits and . : - _ only" in said
+    assert not checkout.inventory.exists()
+
+
 def test_password_of_sudo_is_asked_for_once_and_is_for_each_playbook(checkout: Checkout) -> None:
     (checkout.path / "password").write_text("secret")
     status, said = checkout.install("jetson@192.0.2.11")
