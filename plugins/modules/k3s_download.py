@@ -74,10 +74,11 @@ def listed(text: str, name: str) -> str:
     raise DownloadError("the checksums do not have {}".format(name))
 
 
-def check(found: str, wanted: str) -> None:
-    """DownloadError if these are two SHA-256."""
+def check(found: str, wanted: str, pinned: bool) -> None:
+    """DownloadError if these are two SHA-256. The inventory may have pinned the one that is wanted."""
     if found != wanted:
-        raise DownloadError("it has SHA-256 {}, and {} is expected".format(found, wanted))
+        by = "k3s_sha256, which may be of another version" if pinned else "the release's checksums"
+        raise DownloadError("it has SHA-256 {}, and {} is expected by {}".format(found, wanted, by))
 
 
 def use_proxy(params: Data) -> None:
@@ -133,7 +134,7 @@ class Page:
                     stream.write(block)
                 stream.flush()
                 os.fsync(stream.fileno())
-            check(found.hexdigest(), wanted)
+            check(found.hexdigest(), wanted, pinned=bool(self.params["sha256"]))
             os.chmod(fresh.name, int(self.params["mode"], 8))
             os.rename(fresh.name, path)
         except BaseException:

@@ -4,12 +4,9 @@
 The board downloads K3s. At the end it pulls the plugin's image by its digest from a registry.
 """
 
-import io
 import json
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +16,17 @@ import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import archived_images
 
 from images.arm64 import build as plugin
+from tests.acceptance import person
 from tests.acceptance.cluster import Cluster
+from tests.acceptance.person import Person
 from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
-from tests.acceptance.site import Registry, internet
-from tests.lab import inventory, k3s, lab_dir, ssh
-from tests.lab.board import Board
+from tests.acceptance.site import Registry, internet, later_bundle
+from tests.lab import inventory, k3s, lab_dir
+from tests.lab.board import Board, as_flashed
+from tests.lab.bundle import sha256, write_release
 from tests.lab.images import SUDO_PASSWORD, SUDO_RULE
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
-from tests.release.conftest import copy_files
+from tests.terminal import Terminal
 from tests.unit.commands import programs_without
 from tools.cache import CHECKOUT
 from tools.engine import docker
@@ -35,6 +35,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
 LAB = "install"
 TYPES = ("orinnano-jp6", "agxorin-jp6")
+LATER = k3s.named_version("2")
 TRUSTED = "/etc/ssl/certs/ca-certificates.crt"
 
 
@@ -43,7 +44,9 @@ def site(
     boards: list[Board], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Registry, dict[str, Any]]]:
     """K3s' release page and Docker Hub, on this machine, and the variables with which boards find them."""
-    with internet(LAB, boards[0], tmp_path_factory.mktemp("internet")) as found:
+    directory = tmp_path_factory.mktemp("internet")
+    with internet(LAB, boards[0], directory) as found:
+        assert write_release(later_bundle(LAB), directory / "releases") == LATER
         yield found
 
 
@@ -56,18 +59,15 @@ def checkout(
     .venv is the tests' own.
     """
     own_settings(boards[0], k3s.SERVER_SETTINGS)
-    root = tmp_path_factory.mktemp("checkout")
-    copy_files(root)
-    (root / ".venv").symlink_to(CHECKOUT / ".venv")
-    command = root / "bin/ssh"
-    command.parent.mkdir()
-    options = [f"-o {option!r}" for option in ssh.options(LAB)]
-    words = ["exec", shutil.which("ssh") or "ssh", "-F none", *options, f"-i {ssh.key_path(LAB)}", '"$@"']
-    command.write_text("#!/bin/sh\n" + " ".join(words) + "\n")
-    command.chmod(0o755)
-    (root / "group_vars").mkdir()
-    (root / "group_vars/k3s_cluster.yml").write_text(json.dumps(site[1]))
-    return root
+    return prepared(person.of_lab(tmp_path_factory.mktemp("person"), LAB), site[1]).checkout
+
+
+def prepared(one: Person, settings: dict[str, Any]) -> Person:
+    """Give a person an environment for Ansible, and settings for the group."""
+    (one.checkout / ".venv").symlink_to(CHECKOUT / ".venv")
+    (one.checkout / "group_vars").mkdir()
+    (one.checkout / "group_vars/k3s_cluster.yml").write_text(json.dumps(settings))
+    return one
 
 
 def own_settings(board: Board, settings: object) -> None:
@@ -77,9 +77,8 @@ def own_settings(board: Board, settings: object) -> None:
 
 
 def environment(checkout: Path) -> dict[str, str]:
-    path = f"{checkout}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     # Ansible's own screen, whose tasks and recaps the tests read.
-    return {"PATH": path, "HOME": str(checkout), "ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
+    return Person(checkout.parent).environment | {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
 
 
 def install(checkout: Path, *arguments: str, **others: str) -> tuple[int, str]:
@@ -93,25 +92,9 @@ def install_at_terminal(checkout: Path, *arguments: str, answer: str = "y") -> t
 
     Return its status and output.
     """
-    answers = {"Password of sudo: ": SUDO_PASSWORD, "? [Y/n] ": answer, "? [y/N] ": answer}
-    command = ("script", "--quiet", "--return", "--command", shlex.join(("./install.sh", *arguments)))
-    said = ""
-    with subprocess.Popen(
-        (*command, "/dev/null"),
-        cwd=checkout,
-        env=environment(checkout),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-    ) as running:
-        assert isinstance(running.stdout, io.BufferedReader)
-        assert running.stdin is not None
-        while output := running.stdout.read1():
-            said += output.decode(errors="replace").replace("\r", "")
-            for typed in (typed for question, typed in answers.items() if said.endswith(question)):
-                running.stdin.write(f"{typed}\n".encode())
-                running.stdin.flush()
-    return running.returncode, said
+    terminal = Terminal(["./install.sh", *arguments], environment(checkout), checkout)
+    terminal.answer(person.answers("", agrees=answer))
+    return terminal.process.returncode, terminal.written.replace("\r", "")
 
 
 def printed(checkout: Path, said: str, word: str) -> str:
@@ -183,6 +166,50 @@ def test_board_that_cannot_be_used_is_refused(
     assert not (checkout / "inventory").exists()
 
 
+def test_password_that_ssh_refuses_is_named(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]], tmp_path: Path
+) -> None:
+    """A person with no SSH key, who does not know the board, as on the first day."""
+    newcomer = prepared(person.new(tmp_path), site[1])
+    with as_flashed(boards[1]):
+        terminal = newcomer.at_terminal(("./install.sh", f"jetson@{boards[1].address}"))
+        asked = terminal.answer(person.answers(boards[1].address, ssh_password="wrong"))
+    password = f"jetson@{boards[1].address}'s password: "
+    assert asked == [person.HOST_KEY, person.YES, password, password, password], terminal.written
+    assert terminal.process.returncode == 1
+    assert "the board refuses the password, or has no account jetson. Try: ssh jetson@" in terminal.written
+    assert not (newcomer.checkout / "inventory").exists()
+
+
+def test_bundle_that_is_not_complete_is_named(boards: list[Board], checkout: Path, tmp_path: Path) -> None:
+    bundle = tmp_path / "bundle"
+    shutil.copytree(inventory.bundle_path(LAB), bundle)
+    offline = ("--offline", str(bundle), f"jetson@{boards[0].address}")
+    with (bundle / f"k3s-{ARCH}").open("r+b") as file:
+        file.truncate(1_000_000)
+    status, said = install(checkout, *offline)
+    assert (status, f"k3s-{ARCH}" in said, "SHA-256" in said or "sha256" in said) == (1, True, True), said
+    (bundle / f"k3s-{ARCH}").unlink()
+    status, said = install(checkout, *offline)
+    assert (status, f"k3s-{ARCH}" in said) == (1, True), said
+    assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+    (checkout / "inventory").unlink(missing_ok=True)
+
+
+def test_disk_that_fills_up_is_named_and_the_same_command_goes_on(
+    boards: list[Board], checkout: Path
+) -> None:
+    place = "/usr/local/bin"
+    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place)
+    try:
+        status, said = install(checkout, f"jetson@{boards[0].address}")
+        left = boards[0].exec("ls", "-A", place)
+    finally:
+        boards[0].exec("umount", place)
+    assert (status, "No space left on device" in said) == (1, True), said
+    assert left == ""
+
+
 def test_dry_run_builds_no_image(boards: list[Board], checkout: Path) -> None:
     status, said = install(checkout, "--dry-run", f"jetson@{boards[0].address}")
     assert (status, "would be built on this computer" in said) == (0, True), said
@@ -203,26 +230,31 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
 
 
-def test_interrupted_command_says_so(boards: list[Board], checkout: Path) -> None:
-    arguments = ("./install.sh", f"jetson@{boards[0].address}")
-    with subprocess.Popen(
-        arguments,
-        cwd=checkout,
-        env=environment(checkout),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    ) as running:
-        assert running.stdout is not None
-        said = ""
-        for line in running.stdout:
-            said += line
-            if line.startswith("TASK [jetson_k3s.cluster.k3s : "):
-                os.killpg(running.pid, signal.SIGINT)
-    assert running.returncode == 130, said
+# What the screen says at a moment.
+MOMENTS = {
+    "the question": person.YES,
+    "the checks": "Check the boards",
+    "K3s": "Install the K3s servers",
+    "the proof": "Verify the boards",
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS.values(), ids=MOMENTS)
+def test_interrupted_command_says_so_in_one_line(boards: list[Board], checkout: Path, moment: str) -> None:
+    command = ("./install.sh", f"jetson@{boards[0].address}")
+    terminal = Person(checkout.parent).at_terminal(command, columns=60)
+    if moment != person.YES:
+        terminal.until(person.YES)
+        terminal.type("y\n")
+    terminal.until(moment)
+    terminal.type("\x03")
+    terminal.until("")
+    assert terminal.process.returncode == 130, terminal.written
+    said = "\n".join(terminal.screen)
     assert "install.sh: interrupted; the same command goes on from here" in said
+    assert "Traceback" not in said and "ERROR" not in said
+    live = [line for line in terminal.written.split("\r\x1b[K") if "\n" not in line]
+    assert max(map(len, live), default=0) < 60, live
 
 
 def test_one_command_makes_a_node_and_another_one_its_agent(boards: list[Board], checkout: Path) -> None:
@@ -299,6 +331,31 @@ def test_plugins_image_is_pulled_by_its_digest(
     assert Cluster(boards).allocatable() == {boards[0].name: 1}
 
 
+def test_upgrade_without_a_bundle_downloads_the_version(boards: list[Board], checkout: Path) -> None:
+    board, settings = boards[0], checkout / "group_vars/k3s_cluster.yml"
+    pinned = json.loads(settings.read_text())
+
+    def front_door(*arguments: str) -> tuple[int, str]:
+        ran = run_in(checkout, environment(checkout), "./jetson-k3s", *arguments)
+        return ran.returncode, " ".join(ran.stdout.split())
+
+    upgrade = ("upgrade", "-e", f"k3s_version={LATER}")
+    status, said = front_door(*upgrade)
+    assert (status, "expected by k3s_sha256, which may be of another version" in said) == (2, True), said
+    assert Cluster([board]).kubelets() == {board.name: pinned["k3s_version"]}
+    digest = sha256(later_bundle(LAB) / f"k3s-{ARCH}")
+    settings.write_text(json.dumps(pinned | {"k3s_sha256": {ARCH: digest}}))
+    status, said = front_door(*upgrade)
+    assert (status, f"upgraded: {board.name}" in said) == (0, True), said
+    assert Cluster([board]).kubelets() == {board.name: LATER}
+    assert Cluster([board]).allocatable() == {board.name: 1}
+    status, said = front_door("preflight")
+    assert (status, "[error] k3s-newer" in said) == (2, True), said
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"k3s_version": LATER}))
+    status, said = front_door("preflight")
+    assert status == 0, said
+
+
 def test_board_installs_itself(boards: list[Board], checkout: Path) -> None:
     board = boards[1]
     for place in ("inventory", ".venv", "dist", "reports"):  # of the other computer
@@ -327,7 +384,7 @@ def test_board_builds_the_image_for_a_computer_without_docker(
     (checkout / ".venv").symlink_to(CHECKOUT / ".venv")
     # With apt-get, root could install Docker.
     programs = programs_without(tmp_path / "programs", "docker", "podman", "apt-get")
-    path = f"{checkout}/bin:{programs}"
+    path = f"{checkout.parent}/bin:{programs}"
     status, said = install(checkout, f"jetson@{board.address}", PATH=path)
     assert (status, "let the board build it (add --build-on-board)" in said) == (1, True), said
     assert not (checkout / "inventory").exists()

@@ -77,6 +77,7 @@ STEPS = {
     "gpu_verify/checks": "checked",
     "gpu_verify/report": "reported",
     "image_supply/main": "images",
+    "k3s/bring": "brought",
     "k3s/close_ca_rotation": "closed",
     "k3s/close_rotation": "closed",
     "k3s/renew_port": "renewed",

@@ -56,6 +56,14 @@ def test_upgrade_stops_after_the_batch_of_a_board_that_fails_and_the_same_comman
     assert ended.result == ["unchanged: a1, a3, s1", "upgraded: a2, a4, a5, a6, a7, a8"]
 
 
+def test_board_to_which_the_new_k3s_does_not_come_keeps_its_pods(tmp_path: Path) -> None:
+    fleet = Fleet(tmp_path, ["s1"], ["a1"], "2.16")
+    stopped = fleet.play("upgrade", broken={"a1": "brought"})
+    assert stopped.returncode == 2, stopped.stdout
+    assert stopped.boards("drained") == ["s1"]
+    assert "failed: a1: not upgraded to v1.33.5+k3s1. It has" in stopped.result
+
+
 @pytest.mark.acceptance
 @pytest.mark.parametrize("line", (OLDEST, NEWEST))
 def test_board_that_is_lost_stops_the_upgrade(tmp_path: Path, line: str) -> None:

@@ -6,13 +6,14 @@ A board is found by the labels of its container; nothing else records it.
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests import boards
 from tests.lab import ssh, staging
-from tests.lab.images import SUDO_PASSWORD, SUDO_RULE, board_image
+from tests.lab.images import FLASHED_SSHD, SSHD_CONFIG, SSHD_FILE, SUDO_PASSWORD, SUDO_RULE, board_image
 from tools.cache import CHECKOUT
 from tools.engine import CHECKOUT_LABEL, LABEL, docker
 from tools.process import ToolError, run, tail
@@ -69,6 +70,19 @@ class Board:
 def asks_for_password(name: str) -> bool:
     """Return whether sudo on a board asks for a password: on every second one, as on boards as flashed."""
     return int(name.rpartition("-")[2]) % 2 == 0
+
+
+@contextmanager
+def as_flashed(board: Board) -> Iterator[None]:
+    """A board whose SSH takes the account's password and knows no key yet, and whose sudo asks for it."""
+    kept = f"/etc/kept{SUDO_RULE.replace('/', '-')}"
+    restart = "systemctl restart ssh"  # a reload would not wait
+    board.exec("sh", "-ec", f"mv {SUDO_RULE} {kept}; printf '{FLASHED_SSHD}' > {SSHD_FILE}; {restart}")
+    try:
+        yield
+    finally:
+        back = f"mv {kept} {SUDO_RULE}; printf '{SSHD_CONFIG}' > {SSHD_FILE}; {restart}"
+        board.exec("sh", "-ec", back)
 
 
 def labels(lab: str) -> tuple[str, str]:

@@ -26,7 +26,10 @@ PACKAGES = (
     "iproute2", "iputils-ping", "kmod", "procps", "ca-certificates", "curl", "less",
 )  # fmt: skip
 
+SSHD_FILE = "/etc/ssh/sshd_config.d/lab.conf"
 SSHD_CONFIG = "PasswordAuthentication no\\nUseDNS no\\nAuthorizedKeysFile /etc/ssh/authorized_keys/%%u\\n"
+# Of a board as flashed: with sshd's own place for keys.
+FLASHED_SSHD = "PasswordAuthentication yes\\nUseDNS no\\n"
 
 CUSTOMIZE = (
     f'chroot "$1" useradd --create-home --shell /bin/bash --groups sudo {USER}',
@@ -35,7 +38,7 @@ CUSTOMIZE = (
     f'echo "{USER}:{SUDO_PASSWORD}" | chroot "$1" chpasswd',
     # Every board gets SSH host keys of its own; the package made some while it was installed.
     'rm "$1"/etc/ssh/ssh_host_*',
-    f'printf "{SSHD_CONFIG}" > "$1/etc/ssh/sshd_config.d/lab.conf"',
+    f'printf "{SSHD_CONFIG}" > "$1{SSHD_FILE}"',
     # Empty, not absent: absent means first boot, whose presets start units that wait for minutes.
     ': > "$1/etc/machine-id"',
     # Nothing on a virtual board for these to do; they cost boot time or fail without hardware.

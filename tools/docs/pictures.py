@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write docs/images: what ./install.sh says on a terminal, and its report in a browser.
 
-ANSIBLE_FORCE_COLOR=1 ./install.sh jetson@10.207.1.11 2>&1 | tee install.log
-python -m tools.docs.pictures "./install.sh jetson@10.207.1.11" install.log reports
+python -m tests.benchmarks.first_day day
+python -m tools.docs.pictures day
 """
 
 import argparse
@@ -19,30 +19,19 @@ from tools.cache import CHECKOUT
 from tools.debian import ensure_packages
 
 IMAGES = CHECKOUT / "docs/images"
-COLUMNS = 110
-# Of the output: the beginning, and the proof at the end.
-FIRST, LAST = 12, 34
+COLUMNS = 80
 # Of the report's page, in CSS pixels.
 WIDTH, HEIGHT = 1280, 820
 # rich's SVG loads its font from a server.
 FONTS = re.compile(r"@font-face \{.*?\}\n?", re.DOTALL)
 
 
-def shortened(output: str) -> list[str]:
-    """Return the first and last lines, and between them how many are left out."""
-    lines = [line for line in output.splitlines() if line.strip()]
-    left_out = len(lines) - FIRST - LAST
-    if left_out <= 0:
-        return lines
-    return [*lines[:FIRST], "", f"  ... {left_out} lines ...", "", *lines[-LAST:]]
-
-
-def recording(command: str, output: str) -> str:
-    """Return an SVG of a terminal with a command and its output, colours included."""
+def recording(command: str, screen: list[str]) -> str:
+    """Return an SVG of a terminal with a command and all that is left on its screen, colours included."""
     console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True)
     console.print(Text(f"$ {command}", style="bold"))
-    for line in shortened(output):
-        console.print(Text.from_ansi(line), overflow="ellipsis", no_wrap=True)
+    for line in screen:
+        console.print(Text.from_ansi(line))
     svg = console.export_svg(title="a bare virtual board becomes a node", unique_id="install")
     return FONTS.sub("", svg)
 
@@ -62,14 +51,11 @@ def report(page: Path, out: Path) -> None:
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.docs.pictures", description=__doc__)
-    parser.add_argument("command", help="the command as it was typed")
-    parser.add_argument("output", type=Path, help="output of ./install.sh")
-    parser.add_argument("reports", type=Path, help="directory of the reports")
-    options = parser.parse_args()
-    checkout = f"{options.reports.resolve().parent}/"
-    output = options.output.read_text().replace(checkout, "")
-    (IMAGES / "install.svg").write_text(recording(options.command, output))
-    report(options.reports / "index.html", IMAGES / "report.png")
+    parser.add_argument("directory", type=Path, help="what tests.benchmarks.first_day has written")
+    directory = parser.parse_args().directory
+    command, *screen = (directory / "install.log").read_text().splitlines()
+    (IMAGES / "install.svg").write_text(recording(command, screen))
+    report(directory / "reports/index.html", IMAGES / "report.png")
     return 0
 
 

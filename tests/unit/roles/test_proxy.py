@@ -377,7 +377,7 @@ def test_k3s_is_downloaded_by_a_proxy_with_a_password(tmp_path: Path, site: Site
 @pytest.mark.parametrize(
     ("changes", "damage", "why"),
     [
-        ({}, {"k3s-arm64": b"other"}, "and {digest} is expected"),
+        ({}, {"k3s-arm64": b"other"}, "and {digest} is expected by the release's checksums"),
         ({}, {"sha256sum-arm64.txt": f"{DIGEST}  k3s\n".encode()}, "the checksums do not have k3s-arm64"),
         ({"http_proxy": "http://127.0.0.1:1"}, {}, "Connection refused"),
         ({"http_proxy": "", "no_proxy": "*"}, {}, "releases.invalid"),
