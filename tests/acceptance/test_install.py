@@ -196,20 +196,6 @@ def test_bundle_that_is_not_complete_is_named(boards: list[Board], checkout: Pat
     (checkout / "inventory").unlink(missing_ok=True)
 
 
-def test_disk_that_fills_up_is_named_and_the_same_command_goes_on(
-    boards: list[Board], checkout: Path
-) -> None:
-    place = "/usr/local/bin"
-    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place)
-    try:
-        status, said = install(checkout, f"jetson@{boards[0].address}")
-        left = boards[0].exec("ls", "-A", place)
-    finally:
-        boards[0].exec("umount", place)
-    assert (status, "No space left on device" in said) == (1, True), said
-    assert left == ""
-
-
 def test_dry_run_builds_no_image(boards: list[Board], checkout: Path) -> None:
     status, said = install(checkout, "--dry-run", f"jetson@{boards[0].address}")
     assert (status, "would be built on this computer" in said) == (0, True), said
@@ -228,6 +214,20 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     assert f"{boards[0].name}: {nowhere}/" in message
     assert "could not be downloaded: " in message
     assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
+
+
+def test_disk_that_fills_up_is_named_and_the_same_command_goes_on(
+    boards: list[Board], checkout: Path
+) -> None:
+    place = "/usr/local/bin"
+    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place)
+    try:
+        status, said = install(checkout, f"jetson@{boards[0].address}")
+        left = boards[0].exec("ls", "-A", place)
+    finally:
+        boards[0].exec("umount", place)
+    assert (status, "No space left on device" in said) == (1, True), said
+    assert left == ""
 
 
 # What the screen says at a moment.
