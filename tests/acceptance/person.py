@@ -56,7 +56,7 @@ def _write_ssh(home: Path, options: Sequence[str]) -> None:
 
 
 def new(home: Path) -> Person:
-    """A person who has never used SSH. OpenSSH looks for its files in the account's home, not in $HOME."""
+    """A person who has never used SSH. OpenSSH finds its files by the account's home, not by $HOME."""
     own = home / ".ssh"
     own.mkdir(mode=0o700, parents=True)
     files = {"UserKnownHostsFile": own / "known_hosts", "IdentityFile": own / "id_ed25519"}
