@@ -79,7 +79,12 @@ class DevicePlugin(Service[PluginSettings]):
                 from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports
 
                 views = plugin_pages.Pages(
-                    board, registrars, advertised, probe.latest, self._counted
+                    board,
+                    registrars,
+                    advertised,
+                    probe.latest,
+                    self._counted,
+                    foreign_metrics=lambda: self._settings.foreign_metrics,
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             # A relay for the standby instance would only take memory: the pod has the metrics.

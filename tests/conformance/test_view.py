@@ -55,7 +55,8 @@ async def metrics(address: str) -> dict[str, dict[tuple[str, ...], float]]:
 
 async def test_rows_add_up_to_allocatable_less_free(kubelet: FakeKubelet, start: Start, node: Node) -> None:
     address = free_address()
-    async with pod_resources(kubelet) as pods, start(*node.arguments, f"--metrics-address={address}"):
+    serving = (f"--metrics-address={address}", "--foreign-metrics=hami")
+    async with pod_resources(kubelet) as pods, start(*node.arguments, *serving):
         await kubelet.until(lambda: kubelet.allocatable() == 124, "units")
         pods.numa_nodes = 2
         for name, core, memory in (
@@ -93,10 +94,15 @@ async def test_rows_add_up_to_allocatable_less_free(kubelet: FakeKubelet, start:
         assert shown["tegra_device_plugin_weight_percent"] == {
             ("main", "a", "train"): 30, ("main", "b", "serve"): 1, ("main", "b", "train"): 5,
         }  # fmt: skip
-        side = ("side", "igpu0", "train", "a", "0")
-        assert shown["vGPU_device_memory_limit_in_bytes"][side] == 768 * MIB
-        assert shown["vGPU_device_memory_usage_in_bytes"][side] == 140 * MIB
-        assert len(shown["vGPU_device_memory_usage_in_bytes"]) == 3
+        own = ("tegra_device_plugin_memory_limit_bytes", "tegra_device_plugin_memory_used_bytes")
+        hami = ("vGPU_device_memory_limit_in_bytes", "vGPU_device_memory_usage_in_bytes")
+        for (limit, used), side in (
+            (own, ("side", "a", "train")),
+            (hami, ("side", "igpu0", "train", "a", "0")),
+        ):
+            assert shown[limit][side] == 768 * MIB
+            assert shown[used][side] == 140 * MIB
+            assert len(shown[used]) == 3
 
 
 async def test_accounts_separate_ended_pods_and_lost_devices(

@@ -20,17 +20,18 @@ OF_JTOP = frozenset({"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra
 OF_UNITS = frozenset(
     {
         *("tegra_device_plugin_held_devices", "tegra_device_plugin_free_devices"),
-        *("tegra_device_plugin_weight_percent", "vGPU_device_memory_limit_in_bytes"),
-        "vGPU_device_memory_usage_in_bytes",
+        *("tegra_device_plugin_weight_percent", "tegra_device_plugin_memory_limit_bytes"),
+        "tegra_device_plugin_memory_used_bytes",
     }
 )
 # The DRA driver's, which is never beside the device plugin.
 OF_DRIVER = "tegra_dra_driver_"
 
-_SELECTOR = re.compile(r"\b(?P<metric>(?:tegra|vGPU)_\w+)(?:\{(?P<matchers>[^}]*)\})?")
+_SELECTOR = re.compile(
+    r"\b(?P<metric>(?:tegra|process|vGPU|DCGM|gpu_fractioning)_\w+)(?:\{(?P<matchers>[^}]*)\})?"
+)
 _MATCHER = re.compile(r'(?P<label>\w+)(?P<operator>=~|!~|!=|=)"(?P<value>[^"]*)"')
 _GROUPING = re.compile(r"\b(?:by|on|without|ignoring) *\(([^)]*)\)")
-_REPLACED = re.compile(r'"(?P<made>\w+)", *"\$1", *"(?P<source>\w+)"')
 _LABEL_VALUES = re.compile(r"""label_values\(\{__name__=~"(?P<metrics>[\w|]+)"\}, *(?P<label>\w+)\)""")
 _SHOWN = re.compile(r"\{\{ *(?:\$labels\.)?(\w+) *\}\}")
 
@@ -48,11 +49,9 @@ class Query:
             yield match["metric"], _MATCHER.findall(match["matchers"] or "")
 
     def labels(self) -> frozenset[str]:
-        """Labels by which it groups, and that are shown; of label_replace, what it makes them from."""
+        """Labels by which it groups, and that are shown."""
         groups = ",".join(_GROUPING.findall(self.expression)).split(",")
-        asked = self.shown | {label.strip() for label in groups if label.strip()}
-        replaced = {match["made"]: match["source"] for match in _REPLACED.finditer(self.expression)}
-        return frozenset(replaced.get(label, label) for label in asked)
+        return self.shown | {label.strip() for label in groups if label.strip()}
 
 
 def alerts() -> Iterator[Query]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus' own tool reads rules and configuration, and plays the alerts through."""
+"""Prometheus' own tool reads pages, rules and configuration, and plays the alerts through."""
 
 import shutil
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
-from tests.observability import promql
+from tests.observability import promql, scrapes
 from tools import debian
 from tools.cache import CHECKOUT
 from tools.process import run
@@ -42,6 +42,23 @@ def test_every_alert_is_played_both_ways() -> None:
     assert all("exp_alerts" not in case for case in well["alert_rule_test"])
     (fired,) = ill["promql_expr_test"]
     assert all(any(name in sample["labels"] for sample in fired["exp_samples"]) for name in names)
+
+
+async def test_every_page_is_good(promtool: Path, tmp_path: Path) -> None:
+    pages = [
+        *await scrapes.of_a_process(tmp_path / "host"),
+        await scrapes.of_units(tmp_path),
+        await scrapes.of_agent(tmp_path / "board"),
+        await scrapes.of_jtop(tmp_path / "jtop"),
+        await scrapes.of_driver(),
+    ]
+    for page in pages:
+        checked = run([promtool, "check", "metrics"], stdin=page)
+        assert (checked.stdout, checked.stderr) == ("", "")
+
+
+def test_the_rules_are_good(promtool: Path, files: Path) -> None:
+    assert "SUCCESS" in run([promtool, "check", "rules", "alerts.yml"], cwd=files).stdout
 
 
 def test_the_configuration_is_good(promtool: Path, files: Path) -> None:

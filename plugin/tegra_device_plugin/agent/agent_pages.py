@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's pages: /metrics, with names of other systems where there are any, and /healthz.
+"""The agent's pages: /metrics and /healthz.
 
 The sums of pods, of processes outside of pods and of the kernel add up to the list of nvmap or NVML.
 A pod's value is the sum of its processes.
@@ -7,7 +7,8 @@ A pod's value is the sum of its processes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from tegra_device_plugin.agent.guard import Guard
@@ -39,6 +40,7 @@ class Pages(StatusPages):
         guard: Guard,
         weights: Weights | None,
         directories: Callable[[], Iterable[Path]],
+        foreign_metrics: Collection[str] = (),
         **chosen: str,
     ) -> None:
         super().__init__()
@@ -46,6 +48,7 @@ class Pages(StatusPages):
         self._guard = guard
         self._weights = weights
         self._directories = directories
+        self._foreign_metrics = foreign_metrics
         self._chosen = chosen
 
     def _check_mounts(self) -> None:
@@ -72,15 +75,18 @@ class Pages(StatusPages):
                 ({"owner": "kernel"}, self._guard.kernel),
             ),
         )
-        yield gauge("DCGM_FI_DEV_FB_USED", (total + self._guard.outside) / _MIB, gpu="0", UUID=GPU_ID)
         names = self._pods.names
-        yield gauges(
-            "gpu_fractioning_gpu_memory_used_bytes",
-            (
-                ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, "gpu_uuid": GPU_ID, "gpu": "0"}, size)
-                for uid, size in used.items()
-            ),
-        )
+        if "dcgm" in self._foreign_metrics:
+            yield gauge("DCGM_FI_DEV_FB_USED", (total + self._guard.outside) / _MIB, gpu="0", UUID=GPU_ID)
+        if "gpu-fractioning" in self._foreign_metrics:
+            gpu = {"gpu_uuid": GPU_ID, "gpu": "0"}
+            yield gauges(
+                "gpu_fractioning_gpu_memory_used_bytes",
+                (
+                    ({**_pod(names.get(uid, _UNKNOWN)), "pod_uuid": uid, **gpu}, size)
+                    for uid, size in used.items()
+                ),
+            )
         yield gauges(
             "tegra_gpu_agent_container_memory_used_bytes",
             (
@@ -109,21 +115,24 @@ class Pages(StatusPages):
             return
         state = self._weights.state
         yield gauges("tegra_gpu_agent_weights", (({"state": name}, name == state) for name in _STATES))
-        names = self._pods.names
-        yield gauges(
-            "tegra_gpu_agent_timeslice_seconds",
-            (
+        # By pod: a program makes as many contexts as it likes.
+        contexts: Counter[tuple[PodName, str]] = Counter()
+        microseconds: Counter[tuple[PodName, str]] = Counter()
+        for one in self._weights.slices:
+            key = self._pods.names.get(one.uid, _UNKNOWN), one.tsg.compute_preemption
+            contexts[key] += 1
+            microseconds[key] += one.timeslice_us
+        for name, values, scale in (
+            ("tegra_gpu_agent_contexts", contexts, 1),
+            ("tegra_gpu_agent_timeslice_seconds", microseconds, 1e6),
+        ):
+            yield gauges(
+                name,
                 (
-                    {
-                        **_pod(names.get(one.uid, _UNKNOWN)),
-                        "tsg": str(one.tsg.id),
-                        "compute_preemption": one.tsg.compute_preemption,
-                    },
-                    one.timeslice_us / 1e6,
-                )
-                for one in self._weights.slices
-            ),
-        )
+                    ({**_pod(pod), "compute_preemption": preemption}, value / scale)
+                    for (pod, preemption), value in values.items()
+                ),
+            )
 
 
 def _pod(pod: PodName) -> dict[str, str]:

@@ -63,6 +63,7 @@ class Agent(Service[AgentSettings]):
                     guard,
                     weights,
                     lambda: mounted_directories(settings),
+                    settings.foreign_metrics,
                     mode=settings.mode,
                     qos_policy=settings.qos_policy,
                 )

@@ -15,7 +15,7 @@ from tegra_device_plugin.commands.common import (
     add_pod_resources,
     configuration,
 )
-from tegra_device_plugin.config.options import COMMON_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS
+from tegra_device_plugin.config.options import AGENT_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS
 from tegra_device_plugin.config.settings import MODES, QOS_POLICIES, load_agent, load_dra, load_plugin
 
 
@@ -52,7 +52,7 @@ def _dra(options: argparse.Namespace) -> int:
 
 def _agent_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "settings of `run`, for the resources of shares; CONFIG_FILE")
-    add_options(parser, COMMON_OPTIONS)
+    add_options(parser, AGENT_OPTIONS)
     parser.add_argument(
         "--mode",
         choices=MODES,
@@ -77,7 +77,7 @@ def _agent(options: argparse.Namespace) -> int:
     load = partial(
         load_agent, mode=options.mode, qos_policy=options.qos_policy, pod_resources=options.pod_resources
     )
-    asyncio.run(Agent(configuration(options, COMMON_OPTIONS, load), Linux()).run())
+    asyncio.run(Agent(configuration(options, AGENT_OPTIONS, load), Linux()).run())
     return EXIT_OK
 
 

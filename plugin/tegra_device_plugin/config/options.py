@@ -4,12 +4,17 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from tegra_device_plugin.system.kubernetes import CDI_VERSIONS
 
+T = TypeVar("T", bound=str)
+
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
+
+ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami"]
+FOREIGN_METRICS: tuple[ForeignMetrics, ...] = ("dcgm", "gpu-fractioning", "hami")
 
 # A DNS subdomain, as a node's name must be.
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -57,11 +62,19 @@ def one_of(*allowed: str) -> Callable[[str], str]:
 
 
 def _strategies(text: str) -> tuple[DeviceListStrategy, ...]:
+    return _some_of(DEVICE_LIST_STRATEGIES, text)
+
+
+def _foreign_metrics(text: str) -> tuple[ForeignMetrics, ...]:
+    return _some_of(FOREIGN_METRICS, text) if text else ()
+
+
+def _some_of(allowed: tuple[T, ...], text: str) -> tuple[T, ...]:
     chosen = [part.strip() for part in text.split(",")]
     for part in chosen:
-        if part not in DEVICE_LIST_STRATEGIES:
-            raise ValueError(f"{part!r} cannot work here; allowed: {', '.join(DEVICE_LIST_STRATEGIES)}")
-    return tuple(known for known in DEVICE_LIST_STRATEGIES if known in chosen)
+        if part not in allowed:
+            raise ValueError(f"{part!r} cannot work here; allowed: {', '.join(allowed)}")
+    return tuple(known for known in allowed if known in chosen)
 
 
 def _node_name(text: str) -> str:
@@ -110,6 +123,14 @@ COMMON_OPTIONS = (
         "log_level", "LEVEL", one_of("debug", "info", "warning", "error"), "debug, info, warning or error"
     ),
 )
+_FOREIGN_METRICS = Option(
+    "foreign_metrics",
+    "LIST",
+    _foreign_metrics,
+    "also serve metrics under the names of other exporters: dcgm, gpu-fractioning, hami, or several with "
+    "commas; queries for such an exporter in the same cluster then also find this node's metrics",
+    many=True,
+)
 GPU_LIMIT_DIR_OPTION = Option(
     "gpu_limit_dir",
     "DIR",
@@ -126,8 +147,10 @@ _CDI_VERSION = Option(
     one_of(*CDI_VERSIONS),
     "of the CDI spec; 0.7.0 adds the device nodes' groups, for container runtimes that read it",
 )
+AGENT_OPTIONS = (*COMMON_OPTIONS, _FOREIGN_METRICS)
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
+    _FOREIGN_METRICS,
     Option("device_plugin_dir", "DIR", _absolute, "the kubelet's directory of plugin sockets"),
     Option(
         "device_list_strategy",

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from tegra_device_plugin.config.file import File, Sharing, read_file
 from tegra_device_plugin.config.options import (
-    COMMON_OPTIONS,
+    AGENT_OPTIONS,
     DRA_OPTIONS,
     GPU_LIMIT_DIR_OPTION,
     PLUGIN_OPTIONS,
     ConfigError,
     DeviceListStrategy,
     Flags,
+    ForeignMetrics,
     option_values,
 )
 from tegra_device_plugin.config.units import Units
@@ -43,6 +44,7 @@ class PluginSettings(NamedTuple):
     metrics_address: tuple[str, int] | None = None
     log_format: str = "text"
     log_level: str = "info"
+    foreign_metrics: tuple[ForeignMetrics, ...] = ()
     device_list_strategy: tuple[DeviceListStrategy, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = True
@@ -72,6 +74,7 @@ class AgentSettings(NamedTuple):
     metrics_address: tuple[str, int] | None = None
     log_format: str = "text"
     log_level: str = "info"
+    foreign_metrics: tuple[ForeignMetrics, ...] = ()
     units: Units | None = None
     mode: Mode = "report"
     qos_policy: QosPolicy = "best-effort"
@@ -117,7 +120,7 @@ def load_agent(
     pod_resources: Path | None = None,
 ) -> AgentSettings:
     content = read_file(file)
-    options = option_values(COMMON_OPTIONS, content.options, environment, flags)
+    options = option_values(AGENT_OPTIONS, content.options, environment, flags)
     if qos_policy == "fixed-share":
         raise ConfigError(
             "--qos-policy fixed-share: nvgpu cannot limit a pod to its share while other pods are idle: "

@@ -12,7 +12,14 @@ from tegra_device_plugin.dra.driver_sockets import DriverRegistration
 from tegra_device_plugin.dra.preparing import CallCounts, Preparer
 from tegra_device_plugin.dra.slices import SlicePublisher, SliceWrites
 from tegra_device_plugin.telemetry import httpd
-from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, results
+from tegra_device_plugin.telemetry.exposition import (
+    Metric,
+    counters,
+    gauge,
+    histogram,
+    histograms,
+    results,
+)
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import package_version
 
@@ -64,6 +71,10 @@ class Pages(StatusPages):
 
     def _driver_metrics(self) -> Iterator[Metric]:
         calls, writes = self._calls, self._writes
+        by_call = (
+            ({"call": "prepare"}, calls.prepare_durations),
+            ({"call": "unprepare"}, calls.unprepare_durations),
+        )
         yield gauge("tegra_dra_driver_resource_claims_in_use", self._preparer.in_use)
         yield results("tegra_dra_driver_prepares_total", prepared=calls.prepared, failed=calls.prepare_failed)
         yield results(
@@ -71,12 +82,16 @@ class Pages(StatusPages):
         )
         yield counters(
             "tegra_dra_driver_call_seconds_total",
-            (({"call": "prepare"}, calls.prepare_seconds), ({"call": "unprepare"}, calls.unprepare_seconds)),
+            ((labels, durations.sum) for labels, durations in by_call),
         )
+        yield histograms("tegra_dra_driver_call_duration_seconds", by_call)
         yield results(
             "tegra_dra_driver_registrations_total",
             accepted=self._registration.registrations,
             failed=self._registration.failed_registrations,
+        )
+        yield histogram(
+            "tegra_dra_driver_registration_duration_seconds", self._registration.registration_durations
         )
         yield results(
             "tegra_dra_driver_slice_writes_total",

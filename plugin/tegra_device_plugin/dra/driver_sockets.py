@@ -26,6 +26,7 @@ from tegra_device_plugin.kubelet import driver_conflict, sockets
 from tegra_device_plugin.kubelet.sockets import Handlers, Services, SocketServer, unary
 from tegra_device_plugin.system import waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch, Identity
+from tegra_device_plugin.system.durations import Durations
 from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.waiting import Backoff
 
@@ -47,6 +48,7 @@ class DriverRegistration:
         self.not_ready_reason = "no kubelet has called yet"
         self.registrations = 0
         self.failed_registrations = 0
+        self.registration_durations = Durations()
         self.observed_at = 0.0
         self._services = services
         self._socket = driver_conflict.dra_socket(kubelet)
@@ -54,6 +56,7 @@ class DriverRegistration:
         self._registration = self._registry / f"{DRIVER}-reg.sock"
         self._servers: list[SocketServer] = []
         self._wake = asyncio.Event()
+        self._called_at: float | None = None
         self._retry = RETRY
         self._renew_at: float | None = None
 
@@ -103,7 +106,9 @@ class DriverRegistration:
         self._registry.mkdir(exist_ok=True)
         both = (
             SocketServer(self._socket, self._services),
-            SocketServer(self._registration, registration_services(self._socket, self._on_status)),
+            SocketServer(
+                self._registration, registration_services(self._socket, self._on_call, self._on_status)
+            ),
         )
         for one in both:
             self._servers.append(one)
@@ -117,8 +122,14 @@ class DriverRegistration:
         for one in reversed(servers):
             await one.stop()
 
+    def _on_call(self) -> None:
+        self._called_at = _now()
+
     def _on_status(self, registered: bool, error: str) -> None:
         """Store the kubelet's result. After an error, a new socket makes the kubelet call again."""
+        if self._called_at is not None:
+            self.registration_durations.observe(_now() - self._called_at)
+            self._called_at = None
         self.registered = registered
         if registered:
             self.registrations += 1
@@ -145,10 +156,16 @@ class DriverRegistration:
         return pause if self._renew_at is None else max(0.0, min(pause, self._renew_at - _now()))
 
 
-def registration_services(endpoint: Path, on_status: Callable[[bool, str], None]) -> Services:
-    """Give the service of the registration socket; `on_status` gets the kubelet's result and its error."""
+def registration_services(
+    endpoint: Path, on_call: Callable[[], None], on_status: Callable[[bool, str], None]
+) -> Services:
+    """Give the service of the registration socket.
+
+    `on_call` is called at the kubelet's first call; `on_status` gets the kubelet's result and its error.
+    """
 
     async def get_info(_request: object, _: object) -> api.PluginInfo:
+        on_call()
         return api.PluginInfo(
             type="DRAPlugin", name=DRIVER, endpoint=str(endpoint), supported_versions=SUPPORTED
         )

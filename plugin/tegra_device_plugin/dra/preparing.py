@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tegra_device_plugin.dra import claims
 from tegra_device_plugin.dra.claims import ClaimError, ClaimReference, Prepared
 from tegra_device_plugin.dra.claimstore import ClaimStore, NodeState
+from tegra_device_plugin.system.durations import Durations
 from tegra_device_plugin.system.log import describe_error
 from tegra_device_plugin.system.waiting import BlockingCalls
 
@@ -45,10 +45,10 @@ GetClaim = Callable[[str, str], Awaitable[Mapping[str, Any] | None]]
 class CallCounts:
     prepared: int = 0
     prepare_failed: int = 0
-    prepare_seconds: float = 0.0
+    prepare_durations: Durations = field(default_factory=Durations)
     unprepared: int = 0
     unprepare_failed: int = 0
-    unprepare_seconds: float = 0.0
+    unprepare_durations: Durations = field(default_factory=Durations)
 
 
 class Preparer:
@@ -68,26 +68,24 @@ class Preparer:
 
     async def prepare(self, references: Sequence[ClaimReference]) -> dict[str, Prepared | str]:
         """Give by uid the prepared claim, or the reason why it cannot be prepared."""
-        started = time.monotonic()
-        answers = await asyncio.gather(
-            *(self._result_or_reason(self._prepare(one), f"prepare {one}") for one in references)
-        )
+        with self._calls.prepare_durations.measure():
+            answers = await asyncio.gather(
+                *(self._result_or_reason(self._prepare(one), f"prepare {one}") for one in references)
+            )
         failed = sum(isinstance(one, str) for one in answers)
         self._calls.prepare_failed += failed
         self._calls.prepared += len(answers) - failed
-        self._calls.prepare_seconds += time.monotonic() - started
         return {one.uid: answer for one, answer in zip(references, answers, strict=True)}
 
     async def unprepare(self, references: Sequence[ClaimReference]) -> dict[str, str]:
         """Give by uid the reason why a claim cannot be unprepared; empty: it is, or it is unknown."""
-        started = time.monotonic()
-        answers = await asyncio.gather(
-            *(self._result_or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
-        )
+        with self._calls.unprepare_durations.measure():
+            answers = await asyncio.gather(
+                *(self._result_or_reason(self._unprepare(one), f"unprepare {one}") for one in references)
+            )
         failed = sum(map(bool, answers))
         self._calls.unprepare_failed += failed
         self._calls.unprepared += len(answers) - failed
-        self._calls.unprepare_seconds += time.monotonic() - started
         return {one.uid: answer or "" for one, answer in zip(references, answers, strict=True)}
 
     async def restore(self) -> None:

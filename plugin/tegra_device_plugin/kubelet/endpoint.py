@@ -22,6 +22,7 @@ from tegra_device_plugin.sharing.allocation import (
     Resource,
 )
 from tegra_device_plugin.system.directorywatch import Identity
+from tegra_device_plugin.system.durations import Durations
 from tegra_device_plugin.system.log import brief
 
 
@@ -50,7 +51,9 @@ class AdvertisedResources:
 class Counters:
     def __init__(self) -> None:
         self.allocations = self.rejected_allocations = 0
+        self.allocate_durations = Durations()
         self.registrations = self.failed_registrations = 0
+        self.registration_durations = Durations()
         self.config_reloads = self.rejected_config_reloads = 0
 
 
@@ -170,6 +173,10 @@ class Endpoint:
             self._on_change()
 
     async def _allocate(self, request: api.AllocateRequest, context: aio.ServicerContext[Any, Any]) -> bytes:
+        with self._counted.allocate_durations.measure():
+            return await self._allocated(request, context)
+
+    async def _allocated(self, request: api.AllocateRequest, context: aio.ServicerContext[Any, Any]) -> bytes:
         containers = [list(one.devices_ids) for one in request.container_requests]
         try:
             resource = self._advertised_resource()

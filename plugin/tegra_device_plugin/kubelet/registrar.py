@@ -158,6 +158,7 @@ class Registrar:
             return
         path = self._directory / self._instance.new_socket()
         endpoint = Endpoint(path, self._registration, self._advertised, self._counted, self.wake)
+        started = _now()
         try:
             await endpoint.start()
             await self._call(endpoint, register.kubelet, pause)
@@ -166,6 +167,7 @@ class Registrar:
             self._state = steps.after_failure(self._state, _now())
             if not isinstance(error, NewKubeletError):
                 self._counted.failed_registrations += 1
+                self._counted.registration_durations.observe(_now() - started)
                 logger.warning(
                     "cannot register %s (%s): %s", self._resource, register.reason, _describe(error)
                 )
@@ -175,6 +177,7 @@ class Registrar:
             raise
         self._logged = None
         self._counted.registrations += 1
+        self._counted.registration_durations.observe(_now() - started)
         logger.info("registered %s as %s (%s)", self._resource, endpoint.name, register.reason)
         if self._endpoint:
             self._retiring.append(self._endpoint)

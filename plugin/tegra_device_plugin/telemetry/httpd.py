@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from tegra_device_plugin.system.mounts import StaleMountError
 from tegra_device_plugin.telemetry.exposition import CONTENT_TYPE, Metric, exposition
+from tegra_device_plugin.telemetry.process import process_metrics
 
 _REQUEST_SECONDS = 5.0  # from connection to last byte
 _REQUEST_BYTES = 8192
@@ -48,7 +49,8 @@ class StatusPages:
         return {"/metrics": self.metrics, "/healthz": self.healthz}
 
     async def metrics(self) -> Page:
-        return Page(exposition(await self._metrics()), content_type=CONTENT_TYPE)
+        metrics = [*await self._metrics(), *process_metrics()]
+        return Page(exposition(metrics), content_type=CONTENT_TYPE)
 
     async def healthz(self) -> Page:
         """Fail when a loop is stuck or a mount is stale, so that the kubelet restarts the container.

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.telemetry import httpd
-from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, results
+from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, histogram, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import package_version
 
@@ -32,6 +32,8 @@ class Pages(StatusPages):
         advertised: AdvertisedResources,
         latest_telemetry: Callable[[], Telemetry | None],
         counted: Counters,
+        *,
+        foreign_metrics: Callable[[], Collection[str]] = tuple,
     ) -> None:
         super().__init__()
         self._board = board
@@ -39,6 +41,7 @@ class Pages(StatusPages):
         self._advertised = advertised
         self._latest_telemetry = latest_telemetry
         self._counted = counted
+        self._foreign_metrics = foreign_metrics
         self._shares: Shares | None = None
 
     def by_path(self) -> httpd.Pages:
@@ -100,7 +103,7 @@ class Pages(StatusPages):
             from tegra_device_plugin.telemetry.shares import Shares  # noqa: PLC0415 - only with units
 
             self._shares = Shares(self._registrars.directory)
-        return await self._shares.metrics(resources, limit)
+        return await self._shares.metrics(resources, limit, hami="hami" in self._foreign_metrics())
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """Give the values of sysfs and jtop."""
@@ -128,11 +131,13 @@ def _counters(counted: Counters) -> Iterable[Metric]:
         granted=counted.allocations,
         refused=counted.rejected_allocations,
     )
+    yield histogram("tegra_device_plugin_allocate_duration_seconds", counted.allocate_durations)
     yield results(
         "tegra_device_plugin_registrations_total",
         accepted=counted.registrations,
         failed=counted.failed_registrations,
     )
+    yield histogram("tegra_device_plugin_registration_duration_seconds", counted.registration_durations)
     yield results(
         "tegra_device_plugin_config_reloads_total",
         accepted=counted.config_reloads,

@@ -220,6 +220,8 @@ def _mib(size: int | None) -> int | None:
 
 # For the kubelet, and for the ledgers. A client waits 5 s for the page (httpd).
 DEADLINE = 2.0
+# HAMi's and Volcano's names of a container's limit and use, with labels of their own.
+HAMI = ("vGPU_device_memory_limit_in_bytes", "vGPU_device_memory_usage_in_bytes")
 # Any client can request the page, but the kubelet is queried no more often.
 FRESH_SECONDS = 5.0
 
@@ -236,8 +238,13 @@ class Shares:
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
 
-    async def metrics(self, resources: Mapping[str, Resource], limit: MemoryLimit) -> tuple[Metric, ...]:
-        """Give the metrics of these resources; none while the kubelet does not answer."""
+    async def metrics(
+        self, resources: Mapping[str, Resource], limit: MemoryLimit, *, hami: bool = False
+    ) -> tuple[Metric, ...]:
+        """Give the metrics of these resources; none while the kubelet does not answer.
+
+        `hami`: memory also under HAMi's names.
+        """
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._queried_at is None or now - self._queried_at >= FRESH_SECONDS:
@@ -251,7 +258,7 @@ class Shares:
                     self._metrics = ()
                 else:
                     self._problem_log.resolved("there are metrics of shares again")
-            return self._metrics
+            return self._metrics if hami else tuple(one for one in self._metrics if one.name not in HAMI)
 
 
 def _metrics_of(
@@ -266,7 +273,7 @@ def _metrics_of(
     return tuple(_metrics(found, accounts(containers, allocatable)))
 
 
-def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[Metric]:
+def _metrics(found: Sequence[Row], accounts: Mapping[str, Account]) -> Iterator[Metric]:
     # By name: a kubelet can list an ended pod beside the one that has its name now.
     allocated: Counter[tuple[tuple[str, str, str], str]] = Counter()
     for row in found:
@@ -284,15 +291,12 @@ def _metrics(found: Iterable[Row], accounts: Mapping[str, Account]) -> Iterator[
         "tegra_device_plugin_weight_percent",
         ((_labels(row.name), row.percent) for row in found if row.percent is not None),
     )
-    # HAMi's names and labels.
-    yield gauges(
-        "vGPU_device_memory_limit_in_bytes",
-        ((_vgpu(row.name), row.limit) for row in found if row.limit is not None),
-    )
-    yield gauges(
-        "vGPU_device_memory_usage_in_bytes",
-        ((_vgpu(row.name), row.used) for row in found if row.used is not None),
-    )
+    limits = [(row.name, row.limit) for row in found if row.limit is not None]
+    used = [(row.name, row.used) for row in found if row.used is not None]
+    own = ("tegra_device_plugin_memory_limit_bytes", "tegra_device_plugin_memory_used_bytes")
+    for names, make_labels in ((own, _labels), (HAMI, _vgpu)):
+        for metric, sizes in zip(names, (limits, used), strict=True):
+            yield gauges(metric, ((make_labels(name), size) for name, size in sizes))
 
 
 def _labels(name: tuple[str, str, str]) -> dict[str, str]:

@@ -206,6 +206,7 @@ CHOSEN: dict[str, tuple[str, Any]] = {
     "device_plugin_dir": ("/run/plugins", Path("/run/plugins")),
     "metrics_address": ("[::1]:65535", ("::1", 65535)),
     "log_format": ("json", "json"),
+    "foreign_metrics": ("hami,dcgm", ("dcgm", "hami")),
     "log_level": ("warning", "warning"),
     "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
     "device_id_strategy": ("index", "index"),

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import Histogram as LibraryHistogram
 from prometheus_client.parser import text_string_to_metric_families
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health, assess, sample
@@ -18,10 +20,12 @@ from tegra_device_plugin.config.file import Sharing
 from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.sharing.resources import make_resources
+from tegra_device_plugin.system.durations import UPPER_BOUNDS, Durations
 from tegra_device_plugin.system.mounts import StaleMountError
 from tegra_device_plugin.telemetry import httpd, plugin_pages
-from tegra_device_plugin.telemetry.exposition import Metric, exposition, gauge
+from tegra_device_plugin.telemetry.exposition import HELP, Metric, exposition, gauge, histogram
 from tegra_device_plugin.telemetry.jtop import Telemetry
+from tegra_device_plugin.telemetry.process import process_metrics
 from tegra_device_plugin.version import package_version
 
 
@@ -109,13 +113,20 @@ async def test_metrics_show_the_reason_of_an_unhealthy_gpu(orin: Path) -> None:
 
 async def test_metrics_before_the_first_observation_are_totals() -> None:
     found = await Plugin().metrics()
-    assert set(found) == {
+    own = {name: samples for name, samples in found.items() if not name.startswith("process_")}
+    durations = ("allocate", "registration")
+    assert set(own) == {
         "tegra_device_plugin_allocations_total",
         "tegra_device_plugin_registrations_total",
         "tegra_device_plugin_config_reloads_total",
         "tegra_device_plugin_streams",
+        *(
+            f"tegra_device_plugin_{one}_duration_seconds_{part}"
+            for one in durations
+            for part in ("bucket", "sum", "count")
+        ),
     }
-    assert {value for samples in found.values() for _, value in samples} == {0}
+    assert {value for samples in own.values() for _, value in samples} == {0}
 
 
 @pytest.mark.parametrize("part", ["board", "registration"])
@@ -193,6 +204,45 @@ def test_every_number_has_a_form_in_prometheus_format(value: float, text: str) -
     assert page.endswith(f"\n{NAME} {text}\n")
     ((_, read),) = values(page)[NAME]
     assert read == pytest.approx(value, nan_ok=True)
+
+
+HISTOGRAM = "tegra_dra_driver_call_duration_seconds"
+
+
+def test_a_histogram_is_that_of_prometheus_own_library() -> None:
+    registry = CollectorRegistry()
+    library = LibraryHistogram(HISTOGRAM, HELP[HISTOGRAM], ["call"], registry=registry, buckets=UPPER_BOUNDS)
+    durations = Durations()
+    for seconds in (0.0, 0.001, 0.0011, 0.3, 5.0, 5.1, 100.0):
+        library.labels("prepare").observe(seconds)
+        durations.observe(seconds)
+    page = exposition([histogram(HISTOGRAM, durations, call="prepare")])
+    assert values(page) == {
+        name: samples for name, samples in values(exported(registry)).items() if not name.endswith("_created")
+    }
+
+
+def exported(registry: CollectorRegistry) -> str:
+    return generate_latest(registry).decode()
+
+
+def test_metrics_of_the_process_are_those_of_prometheus_own_library() -> None:
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    theirs, ours = exported(registry), exposition(process_metrics())
+    described = {line for line in theirs.splitlines() if line.startswith("#")}
+    assert {line for line in ours.splitlines() if line.startswith("#")} == described
+    for name, ((_, value),) in values(theirs).items():
+        ((_, own),) = values(ours)[name]
+        assert own == pytest.approx(value, rel=0.05), name
+
+
+def test_what_takes_how_long_is_measured_also_if_it_fails() -> None:
+    durations = Durations()
+    with pytest.raises(ZeroDivisionError), durations.measure():
+        _ = 1 / 0
+    assert durations.cumulative() == [1] * (len(UPPER_BOUNDS) + 1)
+    assert 0 < durations.sum < UPPER_BOUNDS[0]
 
 
 async def answer(port: int, request: bytes) -> bytes:

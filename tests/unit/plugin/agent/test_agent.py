@@ -92,7 +92,7 @@ def test_memory_metrics_have_the_names_of_other_systems(node: Node) -> None:
     node.process(10, 1)
     node.process(20, None)
     node.use_memory(p10=100, p20=20, p0=3)
-    with running(node, "--mode=report") as agent:
+    with running(node, "--mode=report", "--foreign-metrics=dcgm,gpu-fractioning") as agent:
         agent.until_logged("mode report, policy best-effort")
         found = agent.metrics()
         while sample("tegra_gpu_agent_memory_used_bytes", owner="pods") not in found:
