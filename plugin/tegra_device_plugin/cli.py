@@ -40,15 +40,14 @@ _COMMANDS = {
     "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""
-_ALIASES = {"holders": "allocations"}  # the command's name before 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return the exit code: 0 done, 1 failed or no Tegra GPU, 2 bad usage or settings."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    if not words or words[0] not in (*_COMMANDS, *_ALIASES):
+    if not words or words[0] not in _COMMANDS:
         _parser().parse_args(words)  # prints help, the version or an error, and exits
-    command = _ALIASES.get(words[0], words[0])
+    command = words[0]
     if command != "dra":
         _without_tls()
     chosen = find_command(command)
@@ -99,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print version and git revision, and end")
     parser.add_argument(
         "command",
-        choices=(*_COMMANDS, *_ALIASES),
+        choices=_COMMANDS,
         metavar="COMMAND",
         help="a command of the list below; COMMAND --help prints its options",
     )

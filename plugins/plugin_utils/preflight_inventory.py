@@ -145,16 +145,13 @@ def only_in_inventory(
     return sorted(there - given.keys())
 
 
-def former(known: Mapping[str, list[str]], hosts: Iterable[str], hostvars: Mapping[str, Variables]) -> str:
-    """The former names among those of the hosts' variables, each with what to set instead; '' without any."""
-    new_names = {old: new for new, all_old in known.items() for old in all_old}
-    there = {name for host in hosts for name in new_names.keys() & set(hostvars[host])}
-    return "; ".join(
-        f"remove {old}, which has no effect"
-        if new_names[old] == "nothing"
-        else f"set {new_names[old]} instead of {old}"
-        for old in sorted(there)
-    )
+def removed(known: Mapping[str, str], hosts: Iterable[str], hostvars: Mapping[str, Variables]) -> str:
+    """The removed variables that a host has, each with the variable to set instead; '' without any.
+
+    `known` has the new variable of each removed one.
+    """
+    there = {name for host in hosts for name in known.keys() & set(hostvars[host])}
+    return "; ".join(f"set {known[old]} instead of {old}" for old in sorted(there))
 
 
 def completed(findings: list[Finding]) -> Any:
@@ -185,7 +182,7 @@ def unreadable(sources: Iterable[str]) -> list[str]:
 FILTERS = {
     "preflight_addresses": lambda *given: completed(findings_of_addresses(*given)),
     "preflight_common": lambda *given: completed(findings_of_common(*given)),
-    "preflight_former": former,
     "preflight_only_in_inventory": only_in_inventory,
+    "preflight_removed": removed,
     "preflight_unreadable": unreadable,
 }

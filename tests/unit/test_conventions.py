@@ -92,11 +92,12 @@ def test_a_fact_that_others_read_is_in_the_description_of_its_entry_point(role: 
     assert {fact for fact in read if f"C({fact})" not in specs} == set()
 
 
-def test_no_variable_is_refused_as_a_former_one() -> None:
+def test_no_public_variable_is_refused_as_a_removed_one() -> None:
     public = {name for role in ALL_ROLES for name in specified(role)}
-    former = yaml.safe_load((ROLES / "preflight/vars/main/former_variables.yml").read_text())
-    names = {name for names in former["__preflight_former_variables"].values() for name in names}
-    assert names & public == set()
+    removed = yaml.safe_load((ROLES / "preflight/vars/main/removed_variables.yml").read_text())
+    names = removed["__preflight_removed_variables"]
+    assert names.keys() & public == set()
+    assert set(re.findall(r"\w+_\w+", " ".join(names.values()))) <= public
 
 
 def test_each_role_has_the_documented_timeout() -> None:
@@ -124,14 +125,14 @@ def test_extra_variables_of_a_playbook_are_specified(playbook: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["inventory", "command"])
-def test_variable_with_a_former_name_is_refused_by_both_names(tmp_path: Path, place: str) -> None:
-    former = {"k3s_timeout": 60, "k3s_upgrade_drain": False}
-    inventory = write_inventory(tmp_path, {"server": {"a": former if place == "inventory" else {}, "b": {}}})
+def test_a_removed_variable_is_refused_with_its_successors(tmp_path: Path, place: str) -> None:
+    removed = {"jetson_k3s_output": "/tmp/a"}
+    inventory = write_inventory(tmp_path, {"server": {"a": removed if place == "inventory" else {}, "b": {}}})
     playbook = tmp_path / "play.yml"
     playbook.write_text("- import_playbook: " + str(CHECKOUT / "playbooks/start/checks.yml\n"))
-    extra = [f"--extra-vars={json.dumps(former)}"] if place == "command" else []
+    extra = [f"--extra-vars={json.dumps(removed)}"] if place == "command" else []
     ran = play(inventory, playbook, *extra)
-    words = "set jetson_k3s_timeout instead of k3s_timeout; remove k3s_upgrade_drain, which has no effect."
+    words = "set jetson_k3s_drift_file, gpu_status_file or kubeconfig_file instead of jetson_k3s_output."
     assert (ran.returncode, words in ran.said) == (2, True), ran.stdout
 
 

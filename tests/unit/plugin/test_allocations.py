@@ -68,9 +68,8 @@ def test_containers_without_devices_are_left_out(
     kubelet.answer = api.ListPodResourcesResponse(
         pod_resources=[api.PodResources(name="p", namespace="n", containers=containers)]
     ).SerializeToString()
-    for command in ("allocations", "holders"):  # the second one is its name until 0.1
-        assert main([command, "--pod-resources", str(kubelet.socket)]) == 0
-        assert capsys.readouterr().out == "no container of this node has a device\n"
+    assert main(["allocations", "--pod-resources", str(kubelet.socket)]) == 0
+    assert capsys.readouterr().out == "no container of this node has a device\n"
 
 
 def answering(*resources: tuple[str, Sequence[str]]) -> bytes:
