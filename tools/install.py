@@ -235,7 +235,8 @@ class Ansible:
                     *(front_door.FROM_STDIN if self.password else []),
                     *arguments,
                 ],
-                env=self.env,
+                # install.sh says what Ctrl-C means (plugins/callback/progress.py).
+                env={**self.env, "JETSON_K3S_SAYS_INTERRUPTED": "1"},
                 input=self.password or None,
                 stdout=subprocess.PIPE if quiet else None,
                 stderr=subprocess.STDOUT if quiet else None,

@@ -49,6 +49,8 @@ REFRESH_SECONDS = 1.0
 AFTER_FORK_SECONDS = 0.05
 DEFAULT_COLUMNS = 80
 CLEAR = "\r\x1b[K"
+# What Ansible says at Ctrl-C. A program that runs it, and sets this variable, says it in a line of its own.
+INTERRUPTED, CALLER = "User interrupted execution", "JETSON_K3S_SAYS_INTERRUPTED"
 
 
 class Log:
@@ -150,8 +152,12 @@ class Above:
     def __init__(self, stream: TextIO, status: StatusLine) -> None:
         self._stream = stream
         self._status = status
+        self._silent = INTERRUPTED if CALLER in os.environ else None
 
     def write(self, text: str) -> int:
+        if self._silent is not None and self._silent in text:
+            self._status.show("", 0.0)
+            return len(text)
         with self._status.away():
             return self._stream.write(text)
 

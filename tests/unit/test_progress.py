@@ -196,14 +196,19 @@ def test_run_goes_on_where_no_log_can_be_written(tmp_path: Path) -> None:
     assert lines == FAILED
 
 
-def test_interruption_is_one_line(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("caller", "said"),
+    [({}, ["[ERROR]: User interrupted execution"]), ({"JETSON_K3S_SAYS_INTERRUPTED": "1"}, [""])],
+    ids=["alone", "by install.sh"],
+)
+def test_interruption_is_one_line(tmp_path: Path, caller: dict[str, str], said: list[str]) -> None:
     slow = PLAYBOOK.replace('ansible.builtin.command: "true"', "ansible.builtin.command: sleep 60")
-    terminal = Terminal(command(tmp_path, playbook=slow), environment(tmp_path))
+    terminal = Terminal(command(tmp_path, playbook=slow), environment(tmp_path) | caller)
     terminal.until("Gather the facts of the board (a, b)")
     os.killpg(terminal.process.pid, signal.SIGINT)
     terminal.until("")
     assert terminal.process.returncode != 0
-    assert terminal.screen[1:] == ["[ERROR]: User interrupted execution"]
+    assert terminal.screen[1:] == said
 
 
 def test_action_of_an_interruption_is_the_same_after_a_fork() -> None:
