@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real Helm, compiled in the version that is maintained, and its output."""
+"""The real Helm in the version that is maintained, its output, and kubeconform, which validates that."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate
 import pytest
 import yaml
 
@@ -19,6 +21,9 @@ from tools.cache import CHECKOUT
 from tools.process import run
 
 CHART = CHECKOUT / "plugin" / "deploy" / "chart"
+# The handbook's: its objects have the names of the plain manifests.
+RELEASE = "tegra-device-plugin"
+OPERATOR = "github.com/prometheus-operator/prometheus-operator"
 Object = dict[str, Any]
 Values = dict[str, Any]
 Said = subprocess.CompletedProcess[str]
@@ -35,6 +40,7 @@ class Helm:
     home: Path
     chart: Path = CHART
     kubernetes: str = "1.36.0"
+    release: str = RELEASE
     kubeconfig: Path = Path(os.devnull)
 
     def __call__(
@@ -47,7 +53,7 @@ class Helm:
 
     def _template(self, values: Values | None, namespace: str = "kube-system") -> Said:
         options = (f"--namespace={namespace}", f"--kube-version={self.kubernetes}")
-        return self("template", "plugin", self.chart, *options, values=values)
+        return self("template", self.release, self.chart, *options, values=values)
 
     def template(self, values: Values | None = None, namespace: str = "kube-system") -> list[Object]:
         done = self._template(values, namespace)
@@ -60,8 +66,79 @@ class Helm:
         return done.stderr
 
 
+def operator_definitions() -> list[Path]:
+    """Return the files with the Prometheus Operator's definitions of what the chart can have."""
+    directory = gomodules.sources("kubeconform", OPERATOR) / "example/prometheus-operator-crd"
+    return [directory / f"monitoring.coreos.com_{kind}.yaml" for kind in ("podmonitors", "prometheusrules")]
+
+
+def strict(schema: Any) -> Any:
+    """Refuse properties that a schema does not list, as an API server does that decodes strictly."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    found = {key: strict(value) for key, value in schema.items()}
+    return found | {"additionalProperties": False} if isinstance(found.get("properties"), dict) else found
+
+
+@dataclass(frozen=True)
+class Kubeconform:
+    """Validates by schemas of Kubernetes and of the Prometheus Operator, in a directory for each version."""
+
+    program: Path
+    schemas: Path
+
+    def __call__(self, documents: list[Object], kubernetes: str) -> None:
+        place = (
+            f"{self.schemas}/{{{{.NormalizedKubernetesVersion}}}}/{{{{.ResourceKind}}}}{{{{.KindSuffix}}}}"
+        )
+        options = ["-strict", "-output=json", "-verbose", f"-kubernetes-version={kubernetes}.0"]
+        command: list[str | Path] = [self.program, *options, f"-schema-location={place}.json"]
+        done = run(command, stdin=yaml.safe_dump_all(documents), check=False, timeout=120)
+        resources = json.loads(done.stdout)["resources"]
+        valid = [one for one in resources if one["status"] == "statusValid"]
+        assert (done.returncode, len(valid)) == (0, len(documents)), done.stdout + done.stderr
+
+
+def write_schemas(directory: Path, files: list[Path]) -> None:
+    """Write the schemas of each Kubernetes that kubernetes-validate has, and those of the definitions."""
+    custom = {}
+    for file in files:
+        spec = yaml.safe_load(file.read_text())["spec"]
+        (served,) = spec["versions"]
+        name = f"{spec['names']['kind'].lower()}-monitoring-{served['name']}.json"
+        custom[name] = json.dumps(strict(served["schema"]["openAPIV3Schema"]))
+    builtin = Path(kubernetes_validate.__file__).parent / "kubernetes-json-schema"
+    for source in builtin.glob("*-local-strict"):
+        target = directory / source.name.removesuffix("-local-strict")
+        target.mkdir()
+        # Their references have the place that kubernetes-validate gives them.
+        definitions = (target / "_definitions.json").as_uri()
+        for name, text in ({path.name: path.read_text() for path in source.glob("*.json")} | custom).items():
+            (target / name).write_text(text.replace('"/api/_definitions.json#', f'"{definitions}#'))
+
+
+@pytest.fixture(scope="session")
+def kubeconform(tmp_path_factory: pytest.TempPathFactory) -> Kubeconform:
+    directory = tmp_path_factory.mktemp("schemas")
+    with newer_go.skipped_without():
+        programs = gomodules.programs(gomodules.KUBECONFORM, debian.architecture())
+        write_schemas(directory, operator_definitions())
+    return Kubeconform(programs / "kubeconform", directory)
+
+
 @pytest.fixture(scope="session")
 def helm(tmp_path_factory: pytest.TempPathFactory) -> Helm:
     with newer_go.skipped_without():
         programs = gomodules.programs(gomodules.HELM, debian.architecture())
     return Helm(programs / "helm", tmp_path_factory.mktemp("helm"))
+
+
+@pytest.fixture(scope="session")
+def later(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Helm:
+    """The same chart as a later version."""
+    directory = tmp_path_factory.mktemp("later")
+    done = helm("package", CHART, "--version=9.9.9", "--app-version=9.9.9", f"--destination={directory}")
+    assert done.returncode == 0, done.stderr
+    return replace(helm, chart=directory / "tegra-device-plugin-9.9.9.tgz")

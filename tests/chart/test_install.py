@@ -15,8 +15,8 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from tests.chart.conftest import CHART, Helm, Object, Values
-from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, OVERLAYS
+from tests.chart.conftest import RELEASE, Helm, Object, Values, operator_definitions
+from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, INSTANCE, OVERLAYS
 from tests.docs import commands, markdown
 from tests.lab import api_server
 from tests.lab.api_server import ApiServer
@@ -25,7 +25,8 @@ from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
-RELEASE = "tegra-device-plugin"
+OTHER_RELEASE = "thor"
+MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "agent": {"enabled": True}}
 # As K3s 1.29 and newer make it, with their own labels.
 K3S_CLASS = {
     "apiVersion": "node.k8s.io/v1",
@@ -47,19 +48,20 @@ def server(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Api
 def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
     there = replace(helm, kubeconfig=server.kubeconfig)
     yield there
-    there("uninstall", RELEASE, "--namespace=kube-system", "--ignore-not-found")
+    for release in (RELEASE, OTHER_RELEASE):
+        there("uninstall", release, "--namespace=kube-system", "--ignore-not-found")
     server.kubectl("delete", "runtimeclass", "nvidia", "--ignore-not-found")
 
 
 def apply(helm: Helm, values: Values) -> str:
     options = ("--install", "--namespace=kube-system")
-    done = helm("upgrade", RELEASE, CHART, *options, values=values)
+    done = helm("upgrade", helm.release, helm.chart, *options, values=values)
     assert done.returncode == 0, done.stderr
     return done.stdout.partition("NOTES:")[2]
 
 
-def found(server: ApiServer, kind: str) -> dict[str, Object]:
-    listed = json.loads(server.kubectl("get", kind, "--namespace=kube-system", "--output=json"))
+def found(server: ApiServer, kind: str, namespace: str = "kube-system") -> dict[str, Object]:
+    listed = json.loads(server.kubectl("get", kind, f"--namespace={namespace}", "--output=json"))
     return {one["metadata"]["name"]: one for one in listed["items"]}
 
 
@@ -89,6 +91,59 @@ def test_every_choice_replaces_the_one_before(installed: Helm, server: ApiServer
         maps = {"tegra-device-plugin", "tegra-dra-driver"} & wanted if values.get("config") else set()
         assert {name for name in found(server, "configmaps") if name.startswith("tegra-")} == maps
         assert bool(found(server, "deviceclasses")) == (values.get("api") == "dra")
+
+
+def test_later_version_upgrades_every_choice(installed: Helm, later: Helm, server: ApiServer) -> None:
+    for values in (*OVERLAYS.values(), *(choice.values for choice in CHOICES.values())):
+        apply(installed, values)
+        before = found(server, "daemonsets")
+        apply(replace(installed, chart=later.chart), values)
+        for name, one in found(server, "daemonsets").items():
+            # The object is the same one, so its selector was accepted.
+            assert one["metadata"]["uid"] == before[name]["metadata"]["uid"]
+            assert one["metadata"]["labels"]["helm.sh/chart"] == "tegra-device-plugin-9.9.9"
+
+
+def test_two_releases_select_their_own_pods(installed: Helm, server: ApiServer) -> None:
+    apply(installed, {**CONTAINERD, "nodeSelector": {"rack": "1"}})
+    other = {**CONTAINERD, "nodeSelector": {"rack": "2"}, "agent": {"enabled": True, "hostPID": True}}
+    apply(replace(installed, release=OTHER_RELEASE), other)
+    selected = {
+        name: one["spec"]["selector"]["matchLabels"][INSTANCE]
+        for name, one in found(server, "daemonsets").items()
+    }
+    assert selected == {
+        "tegra-device-plugin": RELEASE,
+        "thor-tegra-device-plugin": OTHER_RELEASE,
+        "thor-tegra-device-plugin-agent": OTHER_RELEASE,
+    }
+    installed("uninstall", RELEASE, "--namespace=kube-system")
+    assert found(server, "daemonsets").keys() == selected.keys() - {"tegra-device-plugin"}
+
+
+def test_objects_are_in_another_namespace_than_the_release(installed: Helm, server: ApiServer) -> None:
+    server.kubectl("create", "namespace", "gpus")
+    apply(installed, {**DRA, "config": {"version": "v1"}, "namespaceOverride": "gpus"})
+    assert found(server, "daemonsets") == {}
+    for kind in ("daemonsets", "configmaps", "serviceaccounts"):
+        assert "tegra-dra-driver" in found(server, kind, "gpus")
+
+
+def test_monitoring_needs_the_operators_definitions(installed: Helm, server: ApiServer) -> None:
+    options = ("--install", "--namespace=kube-system")
+    refused = installed("upgrade", RELEASE, installed.chart, *options, values=MONITORED)
+    assert refused.returncode != 0
+    assert 'no matches for kind "PodMonitor" in version "monitoring.coreos.com/v1"' in refused.stderr
+    files = [f"--filename={file}" for file in operator_definitions()]
+    server.kubectl("create", *files)
+    try:
+        server.kubectl("wait", "--for=condition=Established", *files)
+        apply(installed, MONITORED)
+        assert found(server, "podmonitors").keys() == {"tegra-device-plugin", "tegra-gpu-agent"}
+        assert found(server, "prometheusrules").keys() == {"tegra-device-plugin"}
+        installed("uninstall", RELEASE, "--namespace=kube-system")
+    finally:
+        server.kubectl("delete", *files)
 
 
 @pytest.mark.parametrize("k3s", [True, False])

@@ -65,6 +65,19 @@ def test_a_plain_manifest_fits_the_schemas_and_names_the_image_that_is_built(nam
 
 
 @pytest.mark.parametrize("name", PLAIN)
+def test_selectors_are_the_same_for_ever(name: str) -> None:
+    # An installed DaemonSet's selector is immutable: with another one here, no cluster takes the manifest.
+    program = {"base": "tegra-device-plugin", "agent": "tegra-gpu-agent", "dra": "tegra-dra-driver"}[name]
+    labels = {"app.kubernetes.io/name": program}
+    found = plain(name)
+    assert {document["metadata"]["name"] for key, document in found.items() if key[0] == "DaemonSet"} == {
+        program
+    }
+    assert daemon_set(found)["selector"] == {"matchLabels": labels}
+    assert daemon_set(found)["template"]["metadata"]["labels"] == labels
+
+
+@pytest.mark.parametrize("name", PLAIN)
 def test_a_pod_has_no_more_rights_than_it_needs(name: str) -> None:
     spec = pod(plain(name))
     (container,) = spec["containers"]

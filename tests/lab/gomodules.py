@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Programs compiled from Go modules: K3s, the CNI plugins, Kubernetes with etcd, Helm, NVIDIA's plugin.
+"""Programs compiled from Go modules: K3s, CNI plugins, Kubernetes, Helm, kubeconform, NVIDIA's plugin.
 
 Each directory below `go/` is a Go module of ours that names them, with versions and checksums (go.mod,
 go.sum). The Go command fetches and compiles them; the result is kept in the cache by recipe and architecture.
 """
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -142,6 +143,19 @@ HELM = Recipe(
     ("tool",),
     linker_flags=(f"-X helm.sh/helm/v4/internal/version.version={required('helm', 'helm.sh/helm/v4')}",),
 )
+KUBECONFORM = Recipe("kubeconform", ("tool",))
+
+
+def sources(name: str, path: str) -> Path:
+    """Return the directory with the files of another module that the module `name` requires.
+
+    Raises NoGoError when there is no Go that can fetch it, ToolError without access to the modules.
+    """
+    ensure_go(name)
+    command = ["go", "mod", "download", "-json", path]
+    return Path(
+        json.loads(run(command, env={**os.environ, "GOWORK": "off"}, cwd=MODULES / name).stdout)["Dir"]
+    )
 
 
 def ensure_go(name: str) -> None:

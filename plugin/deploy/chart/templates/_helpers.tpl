@@ -1,11 +1,86 @@
-{{/* The name of the DaemonSet that serves the GPU, and of the ConfigMap of its settings. */}}
-{{- define "tegra-device-plugin.name" -}}
+{{/*
+Names. The chart has three programs: tegra-device-plugin, tegra-gpu-agent and tegra-dra-driver. Helpers that name
+objects take a dict of `root`, which is the chart's context, and `program`.
+*/}}
+
+{{/* The program that serves the GPU. */}}
+{{- define "tegra-device-plugin.main" -}}
 {{ eq .Values.api "dra" | ternary "tegra-dra-driver" "tegra-device-plugin" }}
 {{- end }}
 
-{{/* The image's name. */}}
+{{/* A program's name after another base: `-agent` and `-dra-driver` are added, and 63 characters are the limit. */}}
+{{- define "tegra-device-plugin.derived" -}}
+{{- $suffix := get (dict "tegra-gpu-agent" "-agent" "tegra-dra-driver" "-dra-driver") .program -}}
+{{ .base | trunc 52 | trimSuffix "-" }}{{ $suffix }}
+{{- end }}
+
+{{/* The label app.kubernetes.io/name: the program's name, or one after nameOverride. */}}
+{{- define "tegra-device-plugin.name" -}}
+{{- if .root.Values.nameOverride -}}
+{{ include "tegra-device-plugin.derived" (dict "program" .program "base" .root.Values.nameOverride) }}
+{{- else -}}
+{{ .program }}
+{{- end }}
+{{- end }}
+
+{{/*
+The name of objects. Helm's usual one, with the release's name before the chart's. A release tegra-device-plugin has the
+names of the plain manifests.
+*/}}
+{{- define "tegra-device-plugin.fullname" -}}
+{{- $name := .root.Values.nameOverride | default "tegra-device-plugin" -}}
+{{- $release := .root.Release.Name -}}
+{{- $usual := contains $name $release | ternary $release (printf "%s-%s" $release $name) -}}
+{{- $base := .root.Values.fullnameOverride | default $usual -}}
+{{- if eq $base "tegra-device-plugin" -}}
+{{ .program }}
+{{- else -}}
+{{ include "tegra-device-plugin.derived" (dict "program" .program "base" $base) }}
+{{- end }}
+{{- end }}
+
+{{/* The namespace of objects. */}}
+{{- define "tegra-device-plugin.namespace" -}}
+{{ .Values.namespaceOverride | default .Release.Namespace }}
+{{- end }}
+
+{{/* The labels by which pods are selected. They can never change: a DaemonSet's selector is immutable. */}}
+{{- define "tegra-device-plugin.selectorLabels" -}}
+app.kubernetes.io/name: {{ include "tegra-device-plugin.name" . }}
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- end }}
+
+{{/* The labels of every object, with `labels` besides. */}}
+{{- define "tegra-device-plugin.labels" -}}
+{{- $own := include "tegra-device-plugin.selectorLabels" . | fromYaml -}}
+{{- $_ := set $own "app.kubernetes.io/version" (.root.Chart.AppVersion | replace "+" "_") -}}
+{{- $_ := set $own "app.kubernetes.io/managed-by" .root.Release.Service -}}
+{{- $_ := set $own "helm.sh/chart" (printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63) -}}
+{{ merge $own (.labels | default dict) .root.Values.commonLabels | toYaml }}
+{{- end }}
+
+{{/*
+The metadata of an object of a program. `name` is for one that has another name than the program, `cluster` for one
+without a namespace.
+*/}}
+{{- define "tegra-device-plugin.metadata" -}}
+name: {{ .name | default (include "tegra-device-plugin.fullname" .) }}
+{{- if not .cluster }}
+namespace: {{ include "tegra-device-plugin.namespace" .root }}
+{{- end }}
+labels:
+  {{- include "tegra-device-plugin.labels" . | nindent 2 }}
+{{- with .root.Values.commonAnnotations }}
+annotations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{/* The image's name. With a digest, the tag is not used. */}}
 {{- define "tegra-device-plugin.image" -}}
-{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- with .Values.image -}}
+{{ .repository }}{{ if .digest }}@{{ .digest }}{{ else }}:{{ .tag | default $.Chart.AppVersion }}{{ end }}
+{{- end }}
 {{- end }}
 
 {{/* Mounts a directory of the host into the container of a pod. Renders nothing. */}}
