@@ -71,10 +71,10 @@ def test_yamllint_of_chart_testing_has_no_complaint() -> None:
 def test_addresses_begin_with_that_of_galaxy_yml() -> None:
     address = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["repository"]
     owner = address.rpartition("/")[0]
+    name = owner.rpartition("/")[2]
     assert METADATA["home"] == address
     assert METADATA["sources"] == [address]
-    authors = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["authors"]
-    assert METADATA["maintainers"] == [{"name": name, "url": owner} for name in authors]
+    assert METADATA["maintainers"] == [{"name": name, "url": owner}]
     icon = re.fullmatch(rf"{re.escape(address)}/raw/main/(.+[.]svg)", METADATA["icon"])
     assert icon
     assert (CHECKOUT / icon[1]).read_text().startswith("<svg ")
