@@ -166,6 +166,7 @@ def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
     [
         ({}, "kubectl label node NAME jetson-k3s.github.io/device-plugin=true"),
         (CONTAINERD, "runtimeClassName: nvidia"),
+        ({"nameOverride": "gpu"}, f"app.kubernetes.io/name=gpu,app.kubernetes.io/instance={RELEASE}"),
         (DRA, "kubectl label node NAME jetson-k3s.github.io/dra=true"),
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
     ],
