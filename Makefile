@@ -47,6 +47,8 @@ lint: dev
 	.venv/bin/mypy
 	.venv/bin/mypy --python-version 3.10 --exclude lock.py $(CONTROLLER) # Ubuntu 22.04, also that of JetPack 6
 	.venv/bin/lint-imports --no-logo --no-cache
+	.venv/bin/deptry --no-ansi plugin
+	.venv/bin/deptry --no-ansi --ignore DEP004 . # the groups, too: DEP004 is an import of theirs
 	.venv/bin/yamllint --strict .
 	$(PYTHON) -m tools.words
 	.venv/bin/shellcheck jetson-k3s install.sh tools/bootstrap.sh

@@ -15,11 +15,12 @@ UNUSED = {"h2", "hpack", "hyperframe", "wsproto"}
 
 def main() -> None:
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    declared = [*project["dependencies"], *project["optional-dependencies"]["dra"]]
     resolve = [*PIP_INSTALL, "--dry-run", "--report=-", f"--constraint={CHECKOUT}/constraints.txt"]
     hashes: defaultdict[str, set[str]] = defaultdict(set)
     for arch in WHEEL_PLATFORMS:
         options = [*wheel_options(arch), "--target=unused"]
-        for wheel in json.loads(run([*resolve, *options, *project["dependencies"]]).stdout)["install"]:
+        for wheel in json.loads(run([*resolve, *options, *declared]).stdout)["install"]:
             name = wheel["metadata"]["name"].lower().replace("_", "-")
             if name not in UNUSED:
                 pinned = f"{name}=={wheel['metadata']['version']}"

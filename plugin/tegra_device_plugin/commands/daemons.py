@@ -8,12 +8,14 @@ import asyncio
 from functools import partial
 
 from tegra_device_plugin.commands.common import (
+    EXIT_FAILED,
     EXIT_OK,
     Command,
     add_config,
     add_options,
     add_pod_resources,
     configuration,
+    print_error,
 )
 from tegra_device_plugin.config.options import AGENT_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS
 from tegra_device_plugin.config.settings import MODES, QOS_POLICIES, load_agent, load_dra, load_plugin
@@ -44,7 +46,14 @@ def _dra_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _dra(options: argparse.Namespace) -> int:
-    from tegra_device_plugin.dra.driver import Driver  # noqa: PLC0415 - see _run
+    try:
+        from tegra_device_plugin.dra.driver import Driver  # noqa: PLC0415 - see _run
+    except ModuleNotFoundError as error:
+        print_error(
+            f"the command dra needs the package {error.name}, which is not installed: "
+            "pip install 'tegra-device-plugin[dra]'"
+        )
+        return EXIT_FAILED
 
     asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra)).run())
     return EXIT_OK
