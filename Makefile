@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev demo programs test acceptance acceptance-arm64 check lint unit image bundle gpu-limit collection release clean
+.PHONY: help venv dev lock demo programs test acceptance acceptance-arm64 check lint unit image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -8,6 +8,7 @@ BUNDLE ?= $(CURDIR)/bundle
 K3S ?=
 LAB_K3S ?=
 VERSION ?=
+UPGRADE ?=
 CHECK ?=
 KEY ?=
 PYTHON := .venv/bin/python
@@ -17,7 +18,7 @@ say = @printf '\033[1m==> %s\033[0m\n' $(1)
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-.venv/.%: pyproject.toml constraints.txt $(wildcard tools/requirements/*.txt) tools/bootstrap.sh
+.venv/.%: pyproject.toml $(wildcard tools/requirements/*.txt) tools/bootstrap.sh
 	$(call say,"Python environment in .venv for '$*' (installs python3-venv by apt where it is missing)")
 	sh tools/bootstrap.sh $*
 
@@ -29,6 +30,9 @@ plugin/tegra_device_plugin/%_pb2.pyi: plugin/tegra_device_plugin/%.proto | .venv
 venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
 
 dev: .venv/.dev $(STUBS) ## the same with what the image, tests and linters need, too
+
+lock: .venv/.lock ## write the lists of packages and hashes again, from pyproject.toml: make lock [UPGRADE=NAME|all]
+	$(PYTHON) -m tools.lock $(if $(UPGRADE),--upgrade "$(UPGRADE)")
 
 demo: dev ## the main job on virtual boards: make demo [BOARDS=3] [LAB_K3S=v1.36.5+k3s1|PATH]
 	$(call say,"$(BOARDS) fresh virtual board(s); the first time K3s is downloaded or compiled (about 7 minutes)")
@@ -51,6 +55,7 @@ lint: dev
 	.venv/bin/deptry --no-ansi --ignore DEP004 . # the groups, too: DEP004 is an import of theirs
 	.venv/bin/yamllint --strict .
 	$(PYTHON) -m tools.words
+	$(PYTHON) -m tools.lock --check
 	.venv/bin/shellcheck jetson-k3s install.sh tools/bootstrap.sh
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 

@@ -42,7 +42,7 @@ def build_all(output: Path) -> None:
 
 
 def wheel(output: Path) -> None:
-    """Build the plugin's wheel with this environment's setuptools, which constraints.txt locks."""
+    """Build the plugin's wheel with this environment's setuptools, whose version the lists have."""
     environment = os.environ | {"SOURCE_DATE_EPOCH": str(build.revision().moment)}
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check"]
     with tempfile.TemporaryDirectory() as sources:

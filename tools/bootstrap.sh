@@ -1,25 +1,32 @@
 #!/bin/sh
-# bootstrap.sh ansible|ansible-2.16|image|dev: creates .venv. `ansible` is what the playbooks need, `ansible-2.16` the same for boards with
-# JetPack 4, `image` what builds the plugin's image: wheels with the hashes of tools/requirements/. `dev` is all of it, and besides what
-# tests and linters need, with the versions of constraints.txt.
-# bootstrap.sh refresh: `ansible` if .venv is missing or older than its list, for install.sh and jetson-k3s. A .venv with ansible-2.16 keeps it.
+# bootstrap.sh ansible|ansible-2.16|image|dev|lock [BUNDLE]: creates .venv, with wheels of which tools/requirements/ has the hashes.
+# `ansible` is what the playbooks need, `ansible-2.16` the same for boards with JetPack 4, `image` what builds the plugin's image, `lock`
+# what writes these lists. `dev` is what the tests and linters need, with all of it except `lock`, and the plugin of this checkout.
+# bootstrap.sh refresh [BUNDLE]: `ansible` if .venv is missing or older than its list, for install.sh and jetson-k3s. A .venv with
+# ansible-2.16 keeps it.
+# With the offline bundle BUNDLE, the wheels are taken from its directory `controller`, and from PyPI only if that has not all of them.
 # On a bare Debian machine it installs python3-venv first (root and apt needed for that only).
 set -eu
+case ${2-} in
+    '' | /*) wheels=${2:+$2/controller} ;;
+    *) wheels=$PWD/$2/controller ;;
+esac
 cd "$(dirname "$0")/.."
 
-if [ "$1" = refresh ]; then
-    has=$(cat .venv/.ansible 2>/dev/null) || has=''
-    set -- "${has:-ansible}"
-    newer=$(find -H .venv/.ansible .venv/.dev -newer "tools/requirements/$1.txt" 2>/dev/null) || :
+lock=$1
+if [ "$lock" = refresh ]; then
+    lock=$(cat .venv/.ansible 2>/dev/null) || lock=''
+    lock=${lock:-ansible}
+    newer=$(find -H .venv/.ansible .venv/.dev -newer "tools/requirements/$lock.txt" 2>/dev/null) || :
     [ -z "$newer" ] || [ ! -x .venv/bin/python ] || exit 0
-    echo "Installing Ansible in .venv (tools/requirements/$1.txt)"
+    echo "Installing Ansible in .venv (tools/requirements/$lock.txt)"
 fi
 
 minor=10
-case "$1" in
-    ansible*) marker=ansible locks=$1 ;;
-    image) marker=image locks=image ;;
-    dev) marker=dev locks='ansible image' minor=11 ;;
+case "$lock" in
+    ansible*) marker=ansible ;;
+    image) marker=image ;;
+    dev | lock) marker=$lock minor=11 ;;
 esac
 
 usable() {
@@ -47,14 +54,25 @@ fi
 
 # One that is there stays, unless its Python does not run or is too old for the wanted environment.
 usable .venv/bin/python || "$python" -m venv --clear .venv
-pip='.venv/bin/python -m pip install --quiet --disable-pip-version-check'
-for lock in $locks; do
-    # Python 3.10 (Ubuntu 22.04) is for the playbooks alone: no ansible-core after 2.17 runs with it.
-    [ "$lock" != ansible ] || .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || lock=ansible-2.16
-    $pip --require-hashes --requirement "tools/requirements/$lock.txt"
-done
+# Python 3.10 (Ubuntu 22.04) is for the playbooks alone: no ansible-core after 2.17 runs with it.
+[ "$lock" != ansible ] || .venv/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' || lock=ansible-2.16
+install() {
+    .venv/bin/python -m pip install --quiet --disable-pip-version-check "$@"
+}
+listed() {
+    install --require-hashes --requirement "tools/requirements/$lock.txt" "$@"
+}
+if [ "$lock" = dev ]; then
+    install --require-hashes --requirement tools/requirements/pip.txt
+fi
+if [ ! -d "$wheels" ]; then
+    listed
+elif ! listed --no-index --find-links "$wheels"; then
+    echo "$wheels has not all wheels for this computer's Python. Trying PyPI" >&2
+    listed
+fi
 if [ "$marker" = dev ]; then
-    $pip 'pip>=25.1' # knows --group
-    $pip --constraint constraints.txt --group dev --editable .
+    # With the setuptools of the list: pip would otherwise download one.
+    install --no-deps --no-build-isolation --no-index --editable .
 fi
 echo "$lock" > ".venv/.$marker"

@@ -40,7 +40,7 @@ def write(target: Path, arch: str, revision: str) -> None:
     _install_wheels(arch, target / "app")
     with tempfile.TemporaryDirectory() as scratch:
         copy_plugin(Path(scratch))
-        # With the setuptools of constraints.txt: it writes METADATA, which is in the image.
+        # With the setuptools of the lists: it writes METADATA, which is in the image.
         # The Python of this computer may be older than the image's.
         _pip_install(target / "app", "--no-build-isolation", "--ignore-requires-python", scratch)
     (target / "app" / PACKAGE.name / "REVISION").write_text(f"{revision}\n")
