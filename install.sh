@@ -133,12 +133,13 @@ l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p')
 [ "$target" != local ] || [ "$l4t" -ge 36 ] ||
     die "JetPack $((l4t < 35 ? 4 : 5)) has too old a Python for Ansible: run ./install.sh USER@BOARD on another computer"
 
+case $bundle in '' | /*) ;; *) bundle=$typed_in/$bundle ;; esac
 step "Ansible in .venv"
 if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
-    sh tools/bootstrap.sh ansible-2.16 ||
+    sh tools/bootstrap.sh ansible-2.16 "$bundle" ||
         die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
 else
-    sh tools/bootstrap.sh refresh
+    sh tools/bootstrap.sh refresh "$bundle"
 fi
 .venv/bin/python -m tools.install --target "$target" --release "$release" --typed-in "$typed_in" --action "$action" \
     ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${name:+--name "$name"} ${yes:+--yes} \

@@ -13,6 +13,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content i
 BLOCK = 1 << 20
 LARGEST_DOCUMENT = 4 << 20  # what registries take for a manifest
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
+CONTROLLER = "controller"  # the only directory: wheels that no board gets
+NAME = re.compile("^({}/)?[^/]+$".format(CONTROLLER))
 
 
 class BundleError(Exception):
@@ -40,7 +42,7 @@ def parse_sums(text: str) -> Dict[str, str]:
     sums = {}
     for number, line in enumerate(text.splitlines(), 1):
         digest, _, name = line.partition("  ")
-        if not DIGEST.match(digest) or not name or "/" in name:
+        if not DIGEST.match(digest) or not NAME.match(name):
             raise BundleError("SHA256SUMS line {}: not a line of sha256sum: {!r}".format(number, line))
         sums[name] = digest.lower()
     return sums

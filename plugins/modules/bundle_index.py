@@ -10,6 +10,7 @@ import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
+    CONTROLLER,
     BundleError,
     archived_images,
     sha256,
@@ -92,10 +93,16 @@ def describe(path: str, arch: str, k3s_version: Optional[str]) -> Data:
 
 
 def sums(path: str) -> str:
-    """The text of SHA256SUMS over the directory's other files."""
-    names = sorted(
-        name for name in os.listdir(path) if name not in (SUMS, SIGNATURE) and not name.startswith(".")
-    )
+    """The text of SHA256SUMS over the directory's other files, and the wheels of the controller."""
+    names = [
+        name
+        for name in os.listdir(path)
+        if name not in (SUMS, SIGNATURE, CONTROLLER) and not name.startswith(".")
+    ]
+    wheels = os.path.join(path, CONTROLLER)
+    if os.path.isdir(wheels):
+        names += ["{}/{}".format(CONTROLLER, name) for name in os.listdir(wheels)]
+    names.sort()
     return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
 
 

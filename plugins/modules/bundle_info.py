@@ -96,14 +96,14 @@ def read_versions(path: str) -> Data:
 
 
 def check_wheels(versions: Data, sums: dict[str, str]) -> None:
-    """BundleError unless the wheels of bundle.yml are files of SHA256SUMS, whose names have no directory."""
+    """BundleError unless the wheels of bundle.yml are files of SHA256SUMS, without a directory."""
     jtop = versions.get("jtop")
     if jtop is None:
         return
     wheels = jtop.get("wheels") if isinstance(jtop, dict) else None
     if not isinstance(wheels, list) or not JTOP_VERSION.match(str(jtop.get("version"))):
         raise BundleError("bundle.yml: jtop must have `version` (such as 4.3.2) and `wheels` (a list)")
-    unlisted = [str(name) for name in wheels if str(name) not in sums]
+    unlisted = [str(name) for name in wheels if str(name) not in sums or "/" in str(name)]
     if unlisted:
         raise BundleError("bundle.yml: jtop has wheels that SHA256SUMS lacks: {}".format(", ".join(unlisted)))
 

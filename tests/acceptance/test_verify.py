@@ -300,6 +300,7 @@ def test_bundle_with_packages_makes_a_node_of_a_board_without_docker(jetson: Boa
         "bundle_plugin_archive": str(inventory.bundle_path(LAB) / "tegra-device-plugin-amd64.tar.gz"),
         "bundle_debs_from": NAME,
         "bundle_debs_keyrings": [debian.KEYRING],
+        "bundle_controller_wheels": False,
         "__nvidia_docker_runtime_packages": [],  # Debian has none
     }
     run_playbook(LAB, "bundle.yml", bundle, f"--extra-vars={json.dumps(settings)}", inventory=given).checked()

@@ -43,7 +43,7 @@ COLLECTS = [
     f"--extra-vars=bundle_debs_from={AGENT} __bundle_arch=amd64 __bundle_directory=ROOT/made",
     "--extra-vars=bundle_plugin_archive=../bundle/tegra-device-plugin-amd64.tar.gz",
     f"--extra-vars=k3s_release_url=file://ROOT/release k3s_version={answers.NEW}",
-    '--extra-vars={"bundle_debs_keyrings": ["keyring.gpg"]}',
+    '--extra-vars={"bundle_debs_keyrings": ["keyring.gpg"], "bundle_controller_wheels": false}',
 ]
 MADE = (
     r"made(/(debs-jetpack[4-9]-amd64\.tar|k3s-(airgap-images-)?amd64(\.tar\.gz)?"

@@ -40,6 +40,7 @@ def make_bundle(
         "k3s_release_url": page.parent.as_uri(),
         "bundle_plugin_archive": str(dist / PLUGIN),
         "bundle_release_signers": str(signers),
+        "bundle_controller_wheels": False,
         **more,
     }
     (site / "settings.json").write_text(json.dumps(settings))

@@ -706,6 +706,20 @@ def test_bundle_is_relative_to_the_directory_of_the_person(checkout: Checkout, t
     assert checkout.inventory.read_text().splitlines()[-1] == f"jetson_k3s_bundle={bundle}"
 
 
+def test_bundle_brings_ansible_to_this_computer(checkout: Checkout, tmp_path: Path) -> None:
+    wheels = tmp_path / "the bundle/controller"
+    wheels.mkdir(parents=True)
+    (wheels.parent / "SHA256SUMS").touch()
+    python = f'[ "$2" != pip ] || exec echo "pip $*"\nexec {shlex.quote(sys.executable)} "$@"\n'
+    script(checkout.path / ".venv/bin/python", f"#!/bin/sh\n{python}")
+    (checkout.path / ".venv/.ansible").unlink()
+    status, said = checkout.install("--offline", "the bundle", "jetson@192.0.2.11", cwd=tmp_path)
+    wanted = (
+        f"--require-hashes --requirement tools/requirements/ansible.txt --no-index --find-links {wheels}\n"
+    )
+    assert (status, wanted in said) == (0, True), said
+
+
 NAMES = {"board.example": {"192.0.2.11", "2001:db8::11"}, "other.example": {"192.0.2.12"}}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError, parse_sums
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index as index
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
@@ -61,6 +61,26 @@ def test_archive_without_exactly_one_image_is_refused(
     archive.write(directory / "device-query-arm64.tar.gz", [*names], "arm64", {}, {})
     with pytest.raises(BundleError, match=words):
         index.describe(str(directory), "arm64", "v1")
+
+
+def test_wheels_of_the_controller_are_verified_and_are_not_those_of_boards(directory: Path) -> None:
+    wheel = directory / "controller/jinja2-3.1.6-py3-none-any.whl"
+    wheel.parent.mkdir()
+    wheel.touch()
+    versions = index.describe(str(directory), "arm64", "v1.33.5+k3s1")
+    assert "jtop" not in versions
+    index.put(str(directory / "bundle.yml"), json.dumps(versions))
+    index.put(str(directory / "SHA256SUMS"), index.sums(str(directory)))
+    assert f"controller/{wheel.name}" in bundle_info.inspect(str(directory))["files"]
+    wheel.write_text("changed")
+    facts = bundle_info.inspect(str(directory))
+    assert {name for name, file in facts["files"].items() if file["error"]} == {f"controller/{wheel.name}"}
+
+
+@pytest.mark.parametrize("name", ["other/x.whl", "controller/a/x.whl", "../controller/x.whl", "/x.whl"])
+def test_other_directories_in_sha256sums_are_refused(name: str) -> None:
+    with pytest.raises(BundleError, match="line 1: not a line of sha256sum"):
+        parse_sums(f"{'0' * 64}  {name}\n")
 
 
 def test_version_of_jetson_stats_is_read_from_its_wheel(directory: Path) -> None:
