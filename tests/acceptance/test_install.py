@@ -253,7 +253,8 @@ def test_interrupted_command_says_so_in_one_line(boards: list[Board], checkout: 
     said = [line for line in terminal.screen if line.strip("^C")]
     assert said[-1] == "install.sh: interrupted; the same command goes on from here", said
     assert not any("ERROR" in line or "Traceback" in line for line in said), said
-    live = [line for line in terminal.written.split("\r\x1b[K") if "\n" not in line]
+    written = terminal.written.replace("^C", "").split("\r\x1b[K")
+    live = [line for line in written if "\n" not in line]
     assert max(map(len, live), default=0) < 60, live
 
 
@@ -352,8 +353,6 @@ def test_upgrade_without_a_bundle_downloads_the_version(boards: list[Board], che
     assert (status, f"upgraded: {board.name}" in said) == (0, True), said
     assert Cluster([board]).kubelets() == {board.name: LATER}
     assert Cluster([board]).allocatable() == {board.name: 1}
-    status, said = front_door("preflight")
-    assert (status, "[error] k3s-newer" in said) == (2, True), said
     settings.write_text(json.dumps(json.loads(settings.read_text()) | {"k3s_version": LATER}))
     status, said = front_door("preflight")
     assert status == 0, said

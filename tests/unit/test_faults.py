@@ -40,7 +40,9 @@ def test_tests_of_a_fault_exist(name: str) -> None:
     for test in FAULTS[name].tests:
         path, _, function = test.partition("::")
         tree = ast.parse((CHECKOUT / path).read_text())
-        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        functions = {
+            node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        }
         assert not function or function.partition("[")[0] in functions, test
 
 
