@@ -181,8 +181,8 @@ def changes(
         said.append(f"  Name:    the hostname becomes {name}")
     if settings.get("k3s_container_runtime") != "containerd":
         said += [
-            "  Docker:  installed where it is missing. Its default runtime becomes nvidia. Your containers",
-            "           keep running, unless a setting needs a restart of Docker",
+            "  Docker:  installed where it is missing. Its default runtime becomes nvidia.",
+            "           Your containers keep running, unless a setting needs a restart of Docker",
         ]
     said.append(f"  Source:  {f'the bundle {bundle}' if bundle else 'the Internet'}")
     said += [f"  {'' if number else 'Image:':9}{line}" for number, line in enumerate(image.lines)]

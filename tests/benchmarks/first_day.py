@@ -30,6 +30,8 @@ from tests.terminal import Terminal, rows
 from tools.process import say
 
 LAB = "first-day"
+HOME = "/home/jo"
+"""Stands in the picture for the home of this run, a directory of tests."""
 TYPE = "orinnano-jp6"
 INVENTORY = """\
 [server]
@@ -102,7 +104,8 @@ def one_and_an_agent(directory: Path, out: Path) -> list[Day]:
             terminal, seconds, questions = typed(newcomer, boards, *command)
             days.append(Day(what, rows(terminal.screen), seconds, questions))
             if one is server:
-                (out / "install.log").write_text("\n".join([" ".join(command), *terminal.coloured, ""]))
+                screen = "\n".join([" ".join(command), *terminal.coloured, ""])
+                (out / "install.log").write_text(screen.replace(str(newcomer.home), HOME))
                 shutil.copytree(newcomer.checkout / "reports", out / "reports", dirs_exist_ok=True)
     return days
 

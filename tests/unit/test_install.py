@@ -233,8 +233,8 @@ def test_it_says_what_changes_and_asks_on_a_terminal(checkout: Checkout) -> None
     assert (
         "NVIDIA Jetson Orin[31m Nano at 192.0.2.11, JetPack 6.2 (L4T 36.4.3), becomes a node of K3s.\n"
         "  Node:    ubuntu, the server of a new cluster\n"
-        "  Docker:  installed where it is missing. Its default runtime becomes nvidia. Your containers\n"
-        "           keep running, unless a setting needs a restart of Docker\n"
+        "  Docker:  installed where it is missing. Its default runtime becomes nvidia.\n"
+        "           Your containers keep running, unless a setting needs a restart of Docker\n"
         "  Source:  the Internet\n"
         "  Image:   built on this computer with Docker, the first time for some minutes\n"
         "  Here:    inventory, reports/, jetson-k3s.kubeconfig\n"
