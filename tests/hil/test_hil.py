@@ -235,9 +235,20 @@ def test_the_example_fits_its_schema(name: str) -> None:
     check(EXAMPLES / name, *SCHEMAS[name])
 
 
-def test_the_projects_own_workflows_fit_their_schema() -> None:
-    check(CHECKOUT / ".github/workflows/tests.yml", *GITHUB)
-    check(CHECKOUT / ".github/workflows/publish.yml", *GITHUB)
+OWN = {
+    "workflows/*": "github-workflows",
+    "dependabot.yml": "dependabot",
+    "ISSUE_TEMPLATE/config.yml": "github-issue-config",
+    "ISSUE_TEMPLATE/[!c]*": "github-issue-forms",
+}
+
+
+@pytest.mark.parametrize("pattern", OWN)
+def test_the_projects_own_files_for_github_fit_their_schema(pattern: str) -> None:
+    files = sorted((CHECKOUT / ".github").glob(pattern))
+    assert files
+    for file in files:
+        check(file, f"--builtin-schema=vendor.{OWN[pattern]}")
 
 
 def commands(example: dict[str, Any]) -> list[str]:

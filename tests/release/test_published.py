@@ -222,3 +222,10 @@ def test_secrets_are_behind_an_environment_and_no_other_workflow_has_any() -> No
 def test_actions_are_pinned_by_their_commit(path: Path) -> None:
     used = re.findall(r"uses: (.*)", path.read_text())
     assert [one for one in used if not re.fullmatch(r"[\w./-]+@[0-9a-f]{40} # v[0-9.]+", one)] == []
+
+
+def test_an_action_has_one_commit_in_all_files() -> None:
+    files = [*WORKFLOWS.iterdir(), *(CHECKOUT / "docs/ci").glob("*.yml")]
+    used = {one for path in files for one in re.findall(r"uses: (.*)", path.read_text())}
+    names = [one.partition("@")[0] for one in used]
+    assert sorted(names) == sorted(set(names)), used

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the documents say was tried: boards on the README's first screen, and releases of K3s."""
+
+import json
+import re
+from pathlib import Path
+
+import yaml
+
+from tests.docs import CHECKOUT, markdown
+from tests.lab import k3s
+from tools import install_board
+from tools.process import run
+
+DEFAULTS = (CHECKOUT / "roles/bundle/defaults/main.yml").read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of each row of the tables in a text."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in re.findall(r"^\|.*", text, re.M)
+    ]
+
+
+def test_first_screen_of_the_readme_counts_real_boards_apart_from_simulated_ones() -> None:
+    first = (CHECKOUT / "README.md").read_text().partition("\n## ")[0]
+    kinds = len(json.loads((CHECKOUT / "tests/boards/boards.json").read_text())["boards"])
+    real, virtual = rows(first)[2:4]
+    assert real[0].startswith("real Jetsons: **0**")
+    assert virtual[0].startswith(f"virtual boards, simulated: {kinds} kinds")
+    assert first[: first.index(real[0])].count("\n") < 24, "of a terminal's first screen"
+
+
+def test_default_k3s_is_in_the_table_of_releases_with_its_date() -> None:
+    (default,) = re.findall(r"^__bundle_k3s_newest: (\S+)$", DEFAULTS, re.M)
+    (minor, date) = re.findall(r"newest patch of K3s (\S+) on (\S+)\.", DEFAULTS)[0]
+    assert default.startswith(f"v{minor}.")
+    (table,) = [
+        section.text
+        for section in markdown.read(CHECKOUT / "docs/compatibility.md").sections
+        if section.title == "Releases of K3s"
+    ]
+    found = {row[0]: row[1] for row in rows(table)[2:]}
+    assert found[default] == date
+    assert set(found) == {default, install_board.K3S_FOR_CGROUP_V1, k3s.VERSION}
+
+
+def test_owner_is_that_of_the_projects_address() -> None:
+    owner = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["repository"].split("/")[-2]
+    assert re.findall(r"^\* @(\S+)$", (CHECKOUT / ".github/CODEOWNERS").read_text(), re.MULTILINE) == [owner]
+    links = yaml.safe_load((CHECKOUT / ".github/ISSUE_TEMPLATE/config.yml").read_text())["contact_links"]
+    assert {link["url"].split("/")[3] for link in links} == {owner}
+
+
+def test_updates_are_proposed_for_each_list_of_packages_and_each_go_module() -> None:
+    updates = yaml.safe_load((CHECKOUT / ".github/dependabot.yml").read_text())["updates"]
+    places = {
+        one["package-ecosystem"]: {place.strip("/") for place in one.get("directories", [])}
+        for one in updates
+    }
+    listed = run(["git", "ls-files"], cwd=CHECKOUT).stdout.splitlines()
+    hashes = [name for name in listed if name.endswith(".txt") and "--hash=" in (CHECKOUT / name).read_text()]
+    assert hashes
+    assert {str(Path(name).parent) for name in hashes} | {""} == places["pip"]
+    modules = {str(Path(name).parent) for name in listed if name.endswith("/go.mod")}
+    pinned = {"tests/lab/go/cni", "tests/lab/go/k3s"}  # of one release of K3s
+    assert modules - pinned == places["gomod"]
