@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev lock demo programs test acceptance acceptance-arm64 check lint unit image bundle gpu-limit collection release clean
+.PHONY: help venv dev lock demo programs test acceptance acceptance-arm64 nightly check lint unit image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -10,6 +10,8 @@ LAB_K3S ?=
 VERSION ?=
 UPGRADE ?=
 CHECK ?=
+SHARD ?=
+JUNIT ?= dist/junit.xml
 KEY ?=
 PYTHON := .venv/bin/python
 CONTROLLER := tools images playbooks .collections/ansible_collections/jetson_k3s/cluster/plugins
@@ -79,6 +81,10 @@ acceptance: programs ## all other tests (hours): Molecule; containerd; sharing; 
 acceptance-arm64: dev ## site.yml on an emulated arm64 board with a kernel and a device tree of its own (long)
 	$(call say,"acceptance tests on emulated arm64 boards; the first time this compiles K3s for arm64")
 	$(PYTHON) -m pytest -v -n 2 --dist loadscope --suite=arm64 tests
+
+nightly: programs ## one of the shards of tests/shards.json, as CI runs it each night: make nightly SHARD=claims [JUNIT=FILE]
+	$(call say,"the tests of the shard $(SHARD)")
+	$(PYTHON) -m pytest -v -n 2 --dist loadscope --junit-xml="$(JUNIT)" $$($(PYTHON) -m tools.nightly arguments "$(SHARD)")
 
 image: .venv/.image ## the plugin's image for arm64 and amd64 in dist/: make image [BASE=python:3.11-slim-bookworm]
 	$(call say,"plugin image for arm64 and amd64")
