@@ -65,3 +65,26 @@ def test_updates_are_proposed_for_each_list_of_packages_and_each_go_module() -> 
     modules = {str(Path(name).parent) for name in listed if name.endswith("/go.mod")}
     pinned = {"tests/lab/go/cni", "tests/lab/go/k3s"}  # of one release of K3s
     assert modules - pinned == places["gomod"]
+
+
+def test_contributing_names_targets_and_paths_that_exist() -> None:
+    page = markdown.read(CHECKOUT / "CONTRIBUTING.md")
+    blocks = "\n".join(block.text for block in page.blocks)
+    named = set(re.findall(r"^make ([a-z0-9-]+)", "\n".join([*page.code, blocks]), re.MULTILINE))
+    targets = set(re.findall(r"^([a-z0-9-]+):", (CHECKOUT / "Makefile").read_text(), re.MULTILINE))
+    assert named
+    assert named - targets == set()
+    paths = {code for code in page.code if re.fullmatch(r"[\w.-]+(/[\w.*-]+)+\.(?:py|yml|txt|toml)", code)}
+    assert paths
+    places = ("", "roles/*/")  # a role's own path is written without the role
+    lost = [path for path in paths if not any(any(CHECKOUT.glob(place + path)) for place in places)]
+    assert lost == []
+
+
+def test_each_ignored_place_of_a_person_is_in_the_list_of_generated_files() -> None:
+    """Caches of tools, whose names end in _cache or begin with `__`, are not."""
+    sections = markdown.read(CHECKOUT / "CONTRIBUTING.md").sections
+    (table,) = [section.text for section in sections if section.title == "Generated files"]
+    ignored = [line.strip("/") for line in (CHECKOUT / ".gitignore").read_text().split()]
+    tools = re.compile(r".*_cache|__pycache__|\*\.egg-info|\*_pb2\.pyi|\.hypothesis|\.ansible")
+    assert [place for place in ignored if not tools.fullmatch(place) and f"`{place}" not in table] == []
