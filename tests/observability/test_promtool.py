@@ -46,7 +46,7 @@ def test_every_alert_is_played_both_ways() -> None:
 
 async def test_every_page_is_good(promtool: Path, tmp_path: Path) -> None:
     pages = [
-        *await scrapes.of_a_process(tmp_path / "host"),
+        *await scrapes.of_a_process(tmp_path / "plugin"),
         await scrapes.of_units(tmp_path),
         await scrapes.of_agent(tmp_path / "board"),
         await scrapes.of_jtop(tmp_path / "jtop"),
