@@ -7,6 +7,7 @@ The board downloads K3s. At the end it pulls the plugin's image by its digest fr
 import json
 import shlex
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +21,7 @@ from tests.acceptance import person
 from tests.acceptance.cluster import Cluster
 from tests.acceptance.person import Person
 from tests.acceptance.playbook import TIMEOUT_SECONDS, PlaybookRun, run_in, run_playbook
-from tests.acceptance.site import Registry, internet, later_bundle
+from tests.acceptance.site import Registry, gateway, internet, later_bundle
 from tests.lab import inventory, k3s, lab_dir
 from tests.lab.board import Board, as_flashed
 from tests.lab.bundle import sha256, write_release
@@ -179,6 +180,37 @@ def test_password_that_ssh_refuses_is_named(
     assert terminal.process.returncode == 1
     assert "the board refuses the password, or has no account jetson. Try: ssh jetson@" in terminal.written
     assert not (newcomer.checkout / "inventory").exists()
+
+
+def test_address_at_which_no_board_is_is_named(boards: list[Board], checkout: Path) -> None:
+    status, said = install(checkout, f"jetson@{boards[0].address.rpartition('.')[0]}.250")
+    assert (status, "no answer in time. Check the address, that the board is on" in said) == (1, True), said
+
+
+def test_host_that_accepts_and_stays_silent_is_given_up(boards: list[Board], checkout: Path) -> None:
+    with socket.create_server((gateway(boards[0]), 22)):
+        status, said = install(checkout, f"jetson@{gateway(boards[0])}")
+    assert (status, "no answer in time" in said) == (1, True), said
+
+
+def test_host_key_that_has_changed_is_named(
+    boards: list[Board], site: tuple[Registry, dict[str, Any]], tmp_path: Path
+) -> None:
+    """As after the board was flashed again: the address has the host key of the other board."""
+    newcomer, address = prepared(person.new(tmp_path), site[1]), boards[0].address
+    other = boards[1].exec("cat", "/etc/ssh/ssh_host_ed25519_key.pub")
+    (tmp_path / ".ssh/known_hosts").write_text(f"{address} {other}")
+    status, said = install(newcomer.checkout, f"jetson@{address}")
+    assert (status, f"remove the old key: ssh-keygen -R {address}" in said) == (1, True), said
+
+
+def test_password_that_sudo_refuses_is_named(boards: list[Board], checkout: Path) -> None:
+    command = ("./install.sh", "--yes", f"jetson@{boards[1].address}")
+    terminal = Terminal([*command], environment(checkout), checkout)
+    asked = terminal.answer({person.SUDO: "wrong"})
+    assert (terminal.process.returncode, asked) == (1, [person.SUDO] * 3), terminal.written
+    assert f"sudo refuses it on {boards[1].name}" in terminal.written
+    assert not (checkout / "inventory").exists()
 
 
 def test_bundle_that_is_not_complete_is_named(boards: list[Board], checkout: Path, tmp_path: Path) -> None:
