@@ -251,12 +251,6 @@ def test_choice_of_a_person_is_left_alone(
     assert checkout.played == [["-i", "inventory", *options, "playbooks/drift.yml"]]
 
 
-SUDO = """\
-#!/bin/sh
-for argument; do
-    [ "$argument" != -n ] || { echo 'sudo: a password is required' >&2; exit 1; }
-done
-"""
 ASKS = f"""\
 #!/bin/sh
 while [ "$1" != /bin/sh ]; do
@@ -280,11 +274,11 @@ def test_sudo_is_tried_on_the_boards_of_the_run(checkout: Checkout, line: str) -
     """With the real ansible-playbook, and a sudo that wants a password on some boards."""
     checkout.real("playbook", line)
     checkout.environment["ANSIBLE_STDOUT_CALLBACK"] = "default"  # the copy has no collection
-    script(checkout.elsewhere / "sudo", SUDO)
+    script(checkout.elsewhere / "sudo", ASKS)
     script(checkout.elsewhere / "pass", PASS)
     sudo = f"ansible_become_exe={checkout.elsewhere}/sudo"
     (checkout.path / "inventory").write_text(
-        f"[server]\na\n[agent]\nb {sudo}\nc {sudo} ansible_become_password=x\n"
+        f"[server]\na\n[agent]\nb {sudo}\nc {sudo} ansible_become_password={SECRET!r}\n"
         f"d ansible_host=127.0.0.1 ansible_port=1 ansible_connection=ssh\n[monitoring]\nm {sudo}\n"
         "[k3s_cluster:children]\nserver\nagent\n[all:vars]\nansible_connection=local\n"
         f"ansible_become_user=nobody\nansible_become_exe={checkout.elsewhere}/pass\n"
