@@ -351,7 +351,7 @@ def image_for(options: argparse.Namespace, board: Board, settings: Mapping[str, 
 def install(options: argparse.Namespace) -> int:
     """Do what the options say; return the exit status. Raises RefusedError and KeyboardInterrupt."""
     if options.bundle:
-        bundle = Path(options.typed_in, options.bundle)
+        bundle = Path(options.bundle)  # absolute, by install.sh
         if not (bundle / "SHA256SUMS").exists():
             raise RefusedError(f"{bundle} is no bundle: it has no SHA256SUMS (docs/offline.md)")
         options.bundle = str(bundle.resolve())

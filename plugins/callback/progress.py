@@ -152,10 +152,10 @@ class Above:
     def __init__(self, stream: TextIO, status: StatusLine) -> None:
         self._stream = stream
         self._status = status
-        self._silent = INTERRUPTED if CALLER in os.environ else None
+        self._caller_says_it = CALLER in os.environ
 
     def write(self, text: str) -> int:
-        if self._silent is not None and self._silent in text:
+        if self._caller_says_it and INTERRUPTED in text:
             self._status.show("", 0.0)
             return len(text)
         with self._status.away():

@@ -90,7 +90,7 @@ SELECTORS = {
 
 
 @pytest.mark.parametrize("name", CHOSEN)
-def test_selectors_are_the_same_whatever_is_chosen(helm: Helm, later: Helm, name: str) -> None:
+def test_selectors_are_the_same_with_each_choice(helm: Helm, later: Helm, name: str) -> None:
     # An installed DaemonSet's selector cannot be changed: with another one here, upgrades of all users fail.
     for chart in (helm, later):
         for document in chart.template(CHOSEN[name]):
