@@ -19,6 +19,7 @@ from ansible.playbook.role_include import IncludeRole
 from ansible.plugins.callback.default import CallbackModule as DefaultCallback
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import progress
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.control_characters import shown
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.controller_paths import displayed_path
 
 DOCUMENTATION = """
 name: progress
@@ -257,7 +258,8 @@ class CallbackModule(DefaultCallback):  # type: ignore[misc] # ansible-core has 
             try:
                 path = new_log(Path(self.get_option("log_directory")).expanduser(), name)
                 descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                file, where = os.fdopen(descriptor, "w"), f"Ansible's own output is in {path}"
+                file = os.fdopen(descriptor, "w")
+                where = f"Ansible's own output is in {displayed_path(str(path))}"
             except OSError as error:
                 file = open(os.devnull, "w")  # noqa: PTH123,SIM115 - until the end of the run
                 where = f"Ansible's own output is in no file: {error}"

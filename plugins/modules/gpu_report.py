@@ -43,7 +43,8 @@ options:
 
 RETURN = r"""
 fleet: {type: dict, description: The content of C(index.json).}
-summary: {type: str, description: 'For people: the result of several boards, and the path of the page.'}
+summary: {type: str, description: The result of several boards in a sentence. Empty for one board.}
+page: {type: str, description: The path of C(index.html).}
 """
 
 INDEX, PAGE, JUNIT, PREVIOUS = "index.json", "index.html", "junit.xml", "previous"
@@ -129,10 +130,8 @@ def main() -> None:
     except OSError as error:
         module.fail_json(msg=f"the fleet's report cannot be written: {error}")
     # Each board has a summary of its own.
-    together = f"{line(view)}\n" if len(view.boards) > 1 else ""
-    module.exit_json(
-        changed=False, fleet=index(view), summary=f"{together}The complete report is {reports / PAGE}."
-    )
+    together = line(view) if len(view.boards) > 1 else ""
+    module.exit_json(changed=False, fleet=index(view), summary=together, page=str(reports / PAGE))
 
 
 if __name__ == "__main__":

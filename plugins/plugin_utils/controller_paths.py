@@ -26,6 +26,12 @@ def controller_path(path: Any) -> Any:
     return os.path.abspath(os.path.expanduser(os.path.expandvars(path))) if path else ""
 
 
+def displayed_path(path: str) -> str:
+    """A path as the screen shows it: relative below the directory of the command, else as it is."""
+    here = Path.cwd()
+    return str(Path(path).relative_to(here)) if Path(path).is_relative_to(here) else path
+
+
 def checkout_path(name: str, code: Path = HERE) -> str:
     """An absolute path below the checkout of this `code`, or below the current directory of a collection."""
     root = code.parents[ROOT_DEPTH]
@@ -33,4 +39,8 @@ def checkout_path(name: str, code: Path = HERE) -> str:
 
 
 # Texts of a board never come here.
-FILTERS = {"controller_path": controller_path, "checkout_path": checkout_path}
+FILTERS = {
+    "controller_path": controller_path,
+    "checkout_path": checkout_path,
+    "displayed_path": displayed_path,
+}

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.controller_paths import displayed_path
 
 VERDICTS = ("PASSED", "FAILED", "NOT VERIFIED")  # by exit code
 # Checks whose events prove which pod had the GPU and which pod was Pending.
@@ -31,7 +32,12 @@ def failures(report: dict[str, Any], path: str) -> str:
         if check["status"] in ("failed", "error"):
             lines.extend(_failure(check))
     lines.extend(f"  {line}" for line in _loose_ends(report))
-    return "\n".join([*lines, f"The complete report is {path}."])
+    return conclusion("\n".join(lines), path)
+
+
+def conclusion(text: str, path: str) -> str:
+    """A text, if there is any, and where the complete report is."""
+    return "\n".join([*filter(None, [text]), f"The complete report is {displayed_path(path)}."])
 
 
 def _failure(check: dict[str, Any]) -> Iterator[str]:
@@ -73,5 +79,6 @@ def details(report: dict[str, Any]) -> str:
 FILTERS = {
     "gpu_report_details": details,
     "gpu_report_failures": failures,
+    "gpu_report_conclusion": conclusion,
     "gpu_report_summary": summary,
 }

@@ -209,6 +209,16 @@ def test_same_paths_wherever_the_playbook_is(checkout: Path, tmp_path: Path, lin
     assert found(absolute, f"--extra-vars={json.dumps(given)}") == absolute
 
 
+def test_displayed_path_is_relative_below_the_directory_of_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    paths = [f"{here}/reports/index.html", f"{tmp_path}/reports/index.html"]
+    assert [controller_paths.displayed_path(path) for path in paths] == ["reports/index.html", paths[1]]
+
+
 # Nobody listens on port 1.
 OFF = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 1}
 
