@@ -9,7 +9,7 @@ import json
 import os
 import re
 import shlex
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
     first,
@@ -23,19 +23,28 @@ FLAG_KEYS = {
     "D": "debug",
     "G": "group",
     "H": "hosts",
+    "add-runtime": "runtimes",
+    "authorization-plugin": "authorization-plugins",
     "b": "bridge",
-    "g": "data-root",
-    "l": "log-level",
-    "s": "storage-driver",
+    "cdi-spec-dir": "cdi-spec-dirs",
+    "cluster-store-opt": "cluster-store-opts",
+    "default-address-pool": "default-address-pools",
+    "default-network-opt": "default-network-opts",
     "default-ulimit": "default-ulimits",
     "dns-opt": "dns-opts",
     "exec-opt": "exec-opts",
+    "feature": "features",
+    "g": "data-root",
     "graph": "data-root",
     "host": "hosts",
     "insecure-registry": "insecure-registries",
+    "l": "log-level",
     "label": "labels",
     "log-opt": "log-opts",
+    "node-generic-resource": "node-generic-resources",
+    "p": "pidfile",
     "registry-mirror": "registry-mirrors",
+    "s": "storage-driver",
     "storage-opt": "storage-opts",
 }
 
@@ -167,14 +176,32 @@ def daemon_json(root: str) -> Dict[str, Any]:
 
 def daemon_flags(command_line: Sequence[str]) -> Dict[str, str]:
     """Flags of dockerd, each with its key in daemon.json: dockerd refuses to start with both."""
-    flags = {}
-    for argument in command_line[1:]:
-        flag = argument.split("=", 1)[0]
+    return {flag: key for flag, key, _ in _flags(command_line)}
+
+
+def daemon_values(command_line: Sequence[str]) -> Dict[str, List[str]]:
+    """Values of dockerd's flags by their key in daemon.json. A switch without a value is `true`."""
+    values: Dict[str, List[str]] = {}
+    for _, key, value in _flags(command_line):
+        values.setdefault(key, []).append(value)
+    return values
+
+
+def _flags(command_line: Sequence[str]) -> Iterator[Tuple[str, str, str]]:
+    """(flag, key, value) of each flag. dockerd has no arguments but flags and their values."""
+    words = list(command_line[1:])
+    for number, word in enumerate(words):
+        if not word.startswith("-"):
+            continue
+        flag, sign, value = word.partition("=")
         if not flag.startswith("--"):
-            flag = flag[:2]  # -Hfd:// and -H fd:// are the same
-        if flag.startswith("-"):
-            flags[flag] = FLAG_KEYS.get(flag.lstrip("-"), flag.lstrip("-"))
-    return flags
+            flag, value = word[:2], word[2:].lstrip("=")  # -Hfd:// and -H fd:// are the same
+            sign = value
+        if not sign:
+            following = words[number + 1 : number + 2]
+            value = following[0] if following and not following[0].startswith("-") else "true"
+        name = flag.lstrip("-")
+        yield flag, FLAG_KEYS.get(name, name), value
 
 
 def k3s_files(root: str) -> Dict[str, str]:

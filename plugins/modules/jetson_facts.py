@@ -55,6 +55,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services
     credentials,
     daemon_flags,
     daemon_json,
+    daemon_values,
     environment,
     image_supply_facts,
     jtop_facts,
@@ -131,7 +132,9 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
     info = json.loads(commands.output("docker", "info", "--format", "{{json .}}") or "{}")
     server = json.loads(commands.output("docker", "version", "--format", "{{json .Server}}") or "null") or {}
     config = daemon_json(root)
-    variables = environment(root, unit)
+    state = unit_state(unit)
+    command_line = arguments(state["command"], environment(root, unit))
+    values = daemon_values(command_line)
     running = bool(info.get("ServerVersion"))
     program = parse_version(r"Docker version ([^,\s]+)", commands.output("dockerd", "--version"))
     images = commands.output(
@@ -143,8 +146,8 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
     if containerd_store and named:
         inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
     # Of the next start.
-    directory = wanted_root or config["config"].get("data-root") or info.get("DockerRootDir") or DATA_ROOT
-    state = unit_state(unit)
+    given = [wanted_root, config["config"].get("data-root"), *values.get("data-root", [])[-1:]]
+    directory = next(filter(None, [*given, info.get("DockerRootDir"), DATA_ROOT]))
     state.update(
         {
             "installed": commands.path("dockerd") is not None,
@@ -166,7 +169,8 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
             "contents": contents_by_name(json.loads(inspected or "[]")),
             "data_root": os.path.join("/", str(directory)),
             "daemon_json": config,
-            "flags": daemon_flags(arguments(state["command"], variables)),
+            "flags": daemon_flags(command_line),
+            "flag_values": values,
         }
     )
     return state

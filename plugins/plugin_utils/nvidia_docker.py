@@ -13,7 +13,24 @@ from ansible.utils.vars import merge_hash
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
 
 # Keys of daemon.json whose values preflight reads. Others may contain a proxy's password.
-JUDGED = ("exec-opts", "features", "min-api-version")
+JUDGED = (
+    "authorization-plugins",
+    "config-file",
+    "default-ulimits",
+    "exec-opts",
+    "features",
+    "firewall-backend",
+    "hosts",
+    "iptables",
+    "log-driver",
+    "min-api-version",
+    "no-new-privileges",
+    "rootless",
+    "seccomp-profile",
+    "storage-driver",
+    "tlsverify",
+    "userns-remap",
+)
 # Archives of packages that a board of a known generation can use.
 PACKAGES_ARCHIVE = re.compile(r"debs-jetpack[4-9]-(arm64|amd64)[.]tar")
 

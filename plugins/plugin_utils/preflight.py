@@ -22,6 +22,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     k3s_registries,
     k3s_version,
     preflight_boards,
+    preflight_docker,
     preflight_etcd,
     preflight_identity,
     preflight_k3s,
@@ -111,6 +112,7 @@ class Tables(TypedDict):
     kernel: list[dict[str, Any]]
     kernel_fix: list[dict[str, Any]]
     etcd: list[dict[str, str]]
+    dockerd: dict[str, dict[str, Any]]
 
 
 class Servers(TypedDict):
@@ -357,8 +359,8 @@ def plan(board: Board) -> Plan:
     }
 
 
-def compatibility_facts(board: Board) -> Facts:
-    """What the rules of compatibility.yml and kernel.yml are about.
+def compatibility_facts(board: Board, tables: Tables) -> Facts:
+    """What the rules of compatibility.yml, kernel.yml and dockerd.yml are about.
 
     K3s and Docker are as they will be with the inventory's settings. `flannel_backend` is None for a server
     that is not in this run. `memory_left_bytes` is neither reserved for the GPU nor requested by a pod.
@@ -366,7 +368,8 @@ def compatibility_facts(board: Board) -> Facts:
     settings, there = board.settings, board.server_settings
     # Where containerd runs the pods, no role writes daemon.json.
     daemon = board.found["docker_plan"] if settings["container_runtime"] == "docker" else {}
-    docker = preflight_boards.planned_docker(board.facts["docker"], daemon)
+    docker = preflight_docker.planned(board.facts["docker"], daemon)
+    docker["unknown_keys"] = preflight_docker.unknown_keys(board.facts["docker"] | docker, tables["dockerd"])
     planned: Facts = merge_hash(board.facts, {"k3s": board.found["k3s_plan"], "docker": docker})
     known = board.server_facts is not None
     units, total = str(k3s_configuration.reserved_memory(settings["config"])), board.facts["memory_bytes"]
@@ -453,19 +456,20 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
 
 
 def matrix(tables: Tables) -> list[dict[str, Any]]:
-    """The rules of the compatibility matrix, with those of the kernel."""
-    return tables["rules"] + preflight_rules.rules_of_kernel(tables["kernel"], tables["kernel_fix"])
+    """The rules of the compatibility matrix, with those of the kernel and of dockerd's keys."""
+    kernel = preflight_rules.rules_of_kernel(tables["kernel"], tables["kernel_fix"])
+    return tables["rules"] + kernel + preflight_docker.rules(tables["dockerd"])
 
 
 def compatibility(board: Board, tables: Tables) -> list[Finding]:
     """Findings by the compatibility matrix alone."""
-    return preflight_rules.findings_of_rules(compatibility_facts(board), matrix(tables))
+    return preflight_rules.findings_of_rules(compatibility_facts(board, tables), matrix(tables))
 
 
 def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     """All findings of a board that is to be a node. `now` are the controller's seconds since 1970."""
     host, fleet, run, settings = board.host, board.fleet, board.run, board.settings
-    facts = compatibility_facts(board)
+    facts = compatibility_facts(board, tables)
     rules = matrix(tables) + tables["inventory"]
     size = len(board.members) if board.role == "server" else 0
     # A restore replaces the cluster's data.

@@ -152,28 +152,6 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
     ]
 
 
-def planned_docker(docker: Facts, plan: Facts) -> Facts:
-    """The facts about Docker that change with daemon.json as it will be.
-
-    `plan` has all its keys as `daemon_keys`, and those that are judged in `daemon_json`; it is empty where no
-    role writes the file. dockerd refuses a setting as a flag and as a key, but merges the runtimes of both.
-    """
-    keys = set(plan.get("daemon_keys", docker["daemon_json"]["config"])) - {"runtimes"}
-    found: Facts = {"conflicting_flags": sorted(flag for flag, key in docker["flags"].items() if key in keys)}
-    said = plan.get("daemon_json", {})
-    options, features = said.get("exec-opts"), said.get("features")
-    for option in options if isinstance(options, list) else []:
-        name, _, value = str(option).partition("=")
-        if name == "native.cgroupdriver":
-            found["cgroup_driver"] = value
-    store = features.get("containerd-snapshotter") if isinstance(features, dict) else None
-    return found | {
-        name: value
-        for name, value in (("containerd_store", store), ("min_api_version", said.get("min-api-version")))
-        if value is not None
-    }
-
-
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([mkKMGTPE]?)(i?)")
 POWERS = {"": 0, "k": 1, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5, "E": 6}
 

@@ -56,6 +56,8 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "at_least": lambda value, wanted: value is not None and value >= wanted,
     "includes": lambda value, wanted: value is not None and set(wanted) <= set(value),
     "matches": lambda value, wanted: re.fullmatch(wanted, str(value), re.ASCII) is not None,
+    "some_match": lambda values, wanted: any(re.fullmatch(wanted, str(one)) for one in values or ()),
+    "none_match": lambda values, wanted: not any(re.fullmatch(wanted, str(one)) for one in values or ()),
 }
 # Operators that compare with another fact.
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {

@@ -5,6 +5,7 @@ import copy
 from typing import Any
 
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight_module
 
 from tests.unit.roles.places import ROLES
@@ -19,10 +20,12 @@ def data(name: str) -> Any:
 
 
 KERNEL = data("kernel")["__preflight_kernel"]
+DOCKERD = data("dockerd")["__preflight_dockerd"]
 RULES = [
     *data("compatibility")["__preflight_rules"],
     *data("inventory")["__preflight_inventory_rules"],
     *preflight_module.rules_of_kernel(KERNEL, data("kernel")["__preflight_kernel_fix"]),
+    *preflight_docker.rules(DOCKERD),
 ]
 GOOD: dict[str, Any] = {
     "platform": "tegra",
@@ -86,6 +89,8 @@ GOOD: dict[str, Any] = {
         "conflicting_flags": [],
         "daemon_json": {"exists": False, "error": None, "config": {}},
         "flags": {},
+        "flag_values": {},
+        **{"settings": {}, "places": {}, "all_keys": [], "unknown_keys": []},
     },
     "packages": {"installed": ["containerd", "docker.io"], "held": [], "ours": [], "unattended": []},
     "nvidia_runtime": {

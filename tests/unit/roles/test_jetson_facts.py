@@ -15,7 +15,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_n
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts as facts
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as preflight
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
 
 from tests import boards
 from tests.lab import staging
@@ -264,7 +264,7 @@ def test_flags_that_conflict_with_daemon_json_are_named(
 ) -> None:
     docker = with_facts(docker__flags=services.daemon_flags(command.split()))["docker"]
     docker["daemon_json"]["config"] = config
-    assert preflight.planned_docker(docker, {})["conflicting_flags"] == flags
+    assert preflight_docker.planned(docker, {})["conflicting_flags"] == flags
 
 
 def test_flags_in_the_environment_of_the_unit_count(tree: Tree) -> None:

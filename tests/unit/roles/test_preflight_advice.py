@@ -163,6 +163,7 @@ PROGRAMS = {
         "nmcli",
         "reboot",
         "rm",
+        "systemctl",
         "systemd-machine-id-setup",
         "timedatectl",
     ),

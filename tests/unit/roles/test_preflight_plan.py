@@ -47,6 +47,7 @@ TABLES: Any = {
     "inventory": data("inventory")["__preflight_inventory_rules"],
     "kernel": data("kernel")["__preflight_kernel"],
     "kernel_fix": data("kernel")["__preflight_kernel_fix"],
+    "dockerd": data("dockerd")["__preflight_dockerd"],
     "etcd": data("etcd")["__preflight_etcd"],
 }
 BUNDLE: Data = {"indexed": False, "path": "dist", "files": {}, "versions": {}, "errors": []}
@@ -231,7 +232,7 @@ def test_the_pods_requests_count_where_the_gpus_memory_is_reserved(
     found = {"nodes": [{"item": SERVER, "installed": True, "nodes": nodes}], "requests": "1Gi"}
     given = board(facts={SERVER: server | {"memory_bytes": 8 << 30}}, found=found, config=config)
     assert planning.plan(given)["reads_requests"] is reads
-    assert planning.compatibility_facts(given)["memory_left_bytes"] == left
+    assert planning.compatibility_facts(given, TABLES)["memory_left_bytes"] == left
 
 
 TWO_ROUTES: Data = {
@@ -317,7 +318,7 @@ def test_rules_know_the_inventory_and_the_plans(
 ) -> None:
     found = {"token": {"reason": "refused", "msg": "of no use"}} if "token" in settings else {}
     given = board(facts={SERVER: changes}, found=found, files=bundle, **settings)
-    facts = planning.inventory_facts(given, planning.compatibility_facts(given))
+    facts = planning.inventory_facts(given, planning.compatibility_facts(given, TABLES))
     refused = findings_of_rules(facts, TABLES["inventory"])
     assert (ids(refused), facts["nvidia_runtime"]["version"]) == ([*expected], version)
     assert all(said in one["found"] for one, said in zip(refused, expected.values(), strict=True))
@@ -350,7 +351,7 @@ def test_rules_know_the_inventory_and_the_plans(
 )
 def test_rules_know_the_settings(settings: Data, facts: Data) -> None:
     given = board(**settings)
-    found = planning.inventory_facts(given, planning.compatibility_facts(given))
+    found = planning.inventory_facts(given, planning.compatibility_facts(given, TABLES))
     assert {name: found[name] for name in facts} == facts
 
 
@@ -383,7 +384,7 @@ def test_the_network_is_that_of_the_server(
     given = board(
         AGENT, run=run_of(AGENT, reached=reached), variables={SERVER: {"k3s_plan": k3s_plan(**options)}}
     )
-    facts = planning.compatibility_facts(given)
+    facts = planning.compatibility_facts(given, TABLES)
     assert (facts["flannel_backend"], facts["network_policy"]) == (backend, policy)
 
 
