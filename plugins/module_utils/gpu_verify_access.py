@@ -5,7 +5,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import re
-from typing import Tuple
+from typing import Sequence, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_device_query import (
     SIMULATED,
@@ -64,6 +64,10 @@ os.execvp(sys.argv[1], sys.argv[1:])
 NODE = re.compile(r"^node (/dev/\S+) ([0-9]+):([0-9]+) ([0-7]{1,4}) (.*)$", re.MULTILINE)
 # What the kernel says where a container's device rules, and not owner, group and mode, refuse a node.
 REFUSED = "Operation not permitted"
+# The same where owner, group and mode refuse it.
+DENIED = "Permission denied"
+GROUP_ACCESS = 0o060  # read and write
+Node = Tuple[str, str, str, str, str]  # path, owner, group, mode, error
 # Nodes that every container has (OCI runtime-spec, config-linux.md, "Default Devices").
 OF_EVERY_CONTAINER = re.compile(r"^/dev/(null|zero|full|u?random|tty|console|ptmx|pts/.*)$")
 # On every L4T the GPU's memory is the board's; CUDA reports less: the driver reserves a part.
@@ -124,7 +128,10 @@ def non_root(namespace: Namespace, record: Record) -> None:
     record.prove("opens {} of {} device nodes".format(len(nodes) - len(closed), len(nodes)))
     for found in closed:
         record.prove("closed to this user: {} (owner {}, group {}, mode {}): {}".format(*found))
-    judge(query, text)
+    try:
+        judge(query, text)
+    except CheckFailed as failed:
+        raise CheckFailed(str(failed), opened(closed, group)) from failed
     user = next((line for line in text.splitlines() if line.startswith("user ")), "?")
     record.prove("deviceQuery passes as {}".format(user))
     refused = [found[0] for found in closed if found[2] == str(group) and found[4] == REFUSED]
@@ -132,6 +139,39 @@ def non_root(namespace: Namespace, record: Record) -> None:
         raise CheckFailed(
             "the container's device rules refuse nodes of the group video: {}".format(", ".join(refused))
         )
+
+
+def opened(closed: Sequence[Node], group: int) -> str:
+    """How a user of the group video, number `group`, gets the closed nodes; '' for none."""
+    by_owner = [node for node in closed if node[4] == DENIED]
+    groups = sorted(
+        {node[2] for node in by_owner if node[2] not in ("0", str(group)) and open_to_group(node)}
+    )
+    others = [node for node in by_owner if node[2] not in groups]
+    parts = []
+    if groups:
+        parts.append(
+            "{} belong to the group {}: list it in the pod, `supplementalGroups: [{}]`.".format(
+                ", ".join(node[0] for node in by_owner if node[2] in groups),
+                " and the group ".join(groups),
+                ", ".join([str(group), *groups]),
+            )
+        )
+    if others:
+        parts.append(
+            "{} are for {} alone: give them to the group {} (video) with the mode 660, as L4T's udev rules "
+            "do (99-tegra-devices.rules), and run `sudo udevadm trigger` on the board.".format(
+                ", ".join("{} (mode {})".format(node[0], node[3]) for node in others),
+                " and ".join(sorted({"{}:{}".format(node[1], node[2]) for node in others})),
+                group,
+            )
+        )
+    return " ".join(parts)
+
+
+def open_to_group(node: Node) -> bool:
+    """Can the node's group read and write?"""
+    return int(node[3], 8) & GROUP_ACCESS == GROUP_ACCESS
 
 
 def uninvited(namespace: Namespace, record: Record) -> None:

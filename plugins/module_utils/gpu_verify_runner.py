@@ -19,7 +19,11 @@ MEND = "The reason names the error: correct it and run playbooks/verify.yml agai
 
 
 class CheckFailed(Exception):  # noqa: N818 - a result of the check, not an error
-    """The check failed; the text is the reason, in one line."""
+    """The check failed; the text is the reason, in one line. `fix` is better than that of the catalogue."""
+
+    def __init__(self, reason: str, fix: str = "") -> None:
+        super().__init__(reason)
+        self.fix = fix
 
 
 class Skipped(Exception):  # noqa: N818 - as above
@@ -58,11 +62,11 @@ class Record:
         """Add an event with the present time."""
         self.entry["events"].append({"at": now(), "event": text})
 
-    def end(self, status: str, reason: str = "") -> None:
+    def end(self, status: str, reason: str = "", fix: str = "") -> None:
         """Set the status, and of a check that did not pass what failed and the fix."""
         self.entry.update(status=status, reason=reason)
         self.entry["failure"] = self.check["failure"] if status == FAILED else ""
-        self.entry["fix"] = {FAILED: self.check["fix"], ERROR: MEND}.get(status, "")
+        self.entry["fix"] = {FAILED: fix or self.check["fix"], ERROR: MEND}.get(status, "")
 
 
 CheckFunction = Callable[[Record], None]
@@ -97,7 +101,7 @@ def run_check(
     except Skipped as skipped:
         record.end(SKIPPED, str(skipped))
     except CheckFailed as failed:
-        record.end(FAILED, str(failed))
+        record.end(FAILED, str(failed), failed.fix)
     except Exception as error:  # any error: the board gets its report
         record.end(ERROR, "{}: {}".format(type(error).__name__, error))
     if record.entry["status"] in (FAILED, ERROR):

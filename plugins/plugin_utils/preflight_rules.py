@@ -94,10 +94,10 @@ def guide(finding_id: str) -> str:
 
 
 def shown(condition: dict[str, Any], facts: Facts) -> Any:
-    """The value that a finding shows: of `without`, what stands at the unwanted keys."""
+    """The value that a finding shows: of `without`, the unwanted keys with what stands there."""
     value = lookup(facts, condition["fact"])
     if "without" in condition:
-        return "; ".join(value[key] for key in condition["without"] if key in value)
+        return "; ".join(f"{key} ({value[key]})" for key in condition["without"] if key in value)
     return value
 
 

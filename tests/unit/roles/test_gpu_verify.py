@@ -394,6 +394,28 @@ def test_closed_device_nodes_are_named(board: Board, root_only: bool) -> None:
     assert board.manifests["nonroot"]["spec"]["securityContext"]["supplementalGroups"] == [44]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "fix"),
+    [
+        (
+            "node /dev/dri/renderD128 0:993 660 Permission denied\nnode /dev/nvmap 0:44 660 ",
+            "/dev/dri/renderD128 belong to the group 993: list it in the pod, `supplementalGroups: [44, 993]",
+        ),
+        (
+            "node /dev/nvmap 0:0 600 Permission denied",
+            "/dev/nvmap (mode 600) are for 0:0 alone: give them to the group 44 (video) with the mode 660",
+        ),
+        ("node /dev/nvmap 0:44 660 ", "The evidence names each closed device node"),
+    ],
+)
+def test_fix_for_a_user_who_is_not_root_has_the_groups_of_the_nodes(
+    board: Board, nodes: str, fix: str
+) -> None:
+    check = checks(board.but(root_only=True, user_nodes=nodes).report())["non-root"]
+    assert check["status"] == "failed"
+    assert check["fix"].startswith(fix)
+
+
 FULL = ("node", "access", "sharing", "before_restart", "restarted", "close")
 
 

@@ -5,6 +5,7 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_boards import kernel_facts
 
 from tests.unit.roles.places import PLUGINS, ROLES, Data
 from tests.unit.roles.preflight_facts import KERNEL, RULES, data, with_facts
@@ -46,6 +47,14 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({"memory_bytes": 10**9}, "memory"),
     ({"cgroup_lacks": {"pids": "CONFIG_CGROUP_PIDS is not set"}}, "cgroup-controllers"),
     ({"iptables__problem": "table nat: no"}, "iptables"),
+    (
+        {
+            "kernel_modules": {"path": "/lib/modules/5.15.148-tegra", "others": "no kernel"},
+            "iptables__problem": "table nat: no",
+            "iptables__changes": "table nat: no",
+        },
+        "kernel-modules",
+    ),
     ({"iptables__changes": "table nat: no"}, "iptables-variant"),
     ({"iptables__not_tried": "unshare: no"}, "iptables-not-tried"),
     ({"iptables__raw": "table raw: no", "docker__version": "28.0.1"}, "kernel-iptable-raw"),
@@ -110,8 +119,8 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({"groups": ["agent", "server"]}, "group-both"),
     ({"groups": []}, "group-none"),
     ({"kubectl_server": "jetson-2"}, "server-down"),
-    ({"token_refused": "refused"}, "join-token"),
-    ({"token_refused": "untrusted"}, "join-token"),
+    ({"token_refused": "refused", "token_message": "the token is refused"}, "join-token"),
+    ({"token_refused": "untrusted", "token_message": "another CA"}, "join-token"),
     ({"token_length": 15}, "join-token-weak"),
     ({"k3s__agents_join_with": "servers"}, "agent-token-shared"),
     ({"registries": True, "registries_docker": ["a", "b"]}, "registries-docker"),
@@ -262,9 +271,39 @@ def test_each_missing_kernel_feature_is_found_alone(entry: Data, feature: str) -
             facts["flannel_backend"] = condition["equals"]
     found = {one["id"]: one for one in preflight.findings_of_rules(facts, RULES)}
     own = found.pop("kernel-" + entry["feature"].replace("_", "-"))
-    assert own["found"] == f"{LACKS}: {entry['without']}"
+    assert own["found"] == f"{feature} ({LACKS}): {entry['without']}"
     # Docker 28.0.0 and network policies use the same sets.
     assert set(found) <= {"kernel-ip-set"}
+
+
+def test_missing_controller_is_named() -> None:
+    facts = with_facts(cgroup_lacks={"pids": "CONFIG_CGROUP_PIDS is not set"})
+    (found,) = preflight.findings_of_rules(facts, RULES)
+    assert found["found"].endswith("are missing: pids (CONFIG_CGROUP_PIDS is not set)")
+
+
+def test_kernel_without_modules_is_one_finding() -> None:
+    release, other = "5.15.148-tegra", "5.15.185-tegra"
+    why = f"there is no /lib/modules/{release}"
+    lacks = {
+        "vxlan": f"CONFIG_VXLAN is m, but vxlan.ko is missing: {why}, only that of {other}",
+        "veth": f"veth.ko is missing: {why}, only that of {other} (CONFIG_VETH; the kernel does not show it)",
+        "xt_set": "CONFIG_NETFILTER_XT_SET is not set (module xt_set)",
+    }
+    facts = with_facts(iptables__problem="table nat: no", **kernel_facts(lacks))
+    assert facts["kernel_modules"] == {"path": f"/lib/modules/{release}", "others": other}
+    found = {one["id"]: one for one in preflight.findings_of_rules(facts, RULES)}
+    assert sorted(found) == ["kernel-ip-set", "kernel-modules"]
+    assert found["kernel-modules"]["found"] == (
+        f"Linux {release} runs, and /lib/modules/{release} is missing (there are modules of {other})"
+    )
+    assert "sudo reboot" in found["kernel-modules"]["fix"]
+    alone = kernel_facts({"vxlan": f"vxlan.ko is missing: {why}"})
+    assert alone == {
+        "kernel_lacks": {},
+        "kernel_modules": {"path": f"/lib/modules/{release}", "others": "no kernel"},
+    }
+    assert kernel_facts({"xt_set": lacks["xt_set"]})["kernel_modules"] is None
 
 
 def test_facts_tell_every_kernel_feature_of_the_matrix() -> None:
