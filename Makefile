@@ -1,6 +1,6 @@
 # The front door. Every target says what it does; `make` alone lists them.
 .DEFAULT_GOAL := help
-.PHONY: help venv dev lock demo programs test acceptance acceptance-arm64 nightly check lint unit image bundle gpu-limit collection release clean
+.PHONY: help venv dev lock identity demo programs test acceptance acceptance-arm64 nightly check lint unit image bundle gpu-limit collection release clean
 BOARDS ?= 1
 LAB ?= demo
 BASE ?=
@@ -8,6 +8,7 @@ BUNDLE ?= $(CURDIR)/bundle
 K3S ?=
 LAB_K3S ?=
 VERSION ?=
+OWNER ?=
 UPGRADE ?=
 CHECK ?=
 SHARD ?=
@@ -102,6 +103,9 @@ gpu-limit: .venv/.image ## the library that limits GPU memory in dist/gpu-limit/
 
 collection: dev ## the playbooks and roles as an Ansible collection in dist/
 	$(PYTHON) -m release.collection
+
+identity: ## name the owner of the project in each address, before the first release: make identity OWNER=ACCOUNT
+	@$(PYTHON) -m release.identity "$(OWNER)"
 
 release: dev ## the next version in dist/, signed, committed, tagged, not pushed: make release VERSION=0.2.0 KEY=~/.ssh/jetson-k3s-release [CHECK=1]
 	@$(PYTHON) -m release $(if $(CHECK),--check) $(if $(KEY),--key "$(KEY)") "$(VERSION)"

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-from release import changelog, plan, signature
+from release import changelog, identity, plan, signature
 from release.version import CHECKOUT
 from tools import suites
 from tools.process import ToolError, run, step
@@ -35,6 +35,7 @@ def state(key: Path | None) -> plan.State:
         branch=git("branch", "--show-current"),
         commit=git("rev-parse", "HEAD"),
         uncommitted=tuple(git("status", "--porcelain").splitlines()),
+        owner=identity.owner(),
         tags=frozenset(git("tag", "--list").split()),
         built=frozenset(path.name for path in DIST.glob("*")),
         changelog=(CHECKOUT / changelog.FILE).read_text(),

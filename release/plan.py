@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from release import changelog, version
+from release import changelog, identity, version
 from release.changelog import ChangelogError
 from tools.suites import Ran
 
@@ -19,13 +19,15 @@ class State:
     """The state of a checkout.
 
     `branch` is empty when none is checked out, `commit` is the id of its last commit, `uncommitted` has the
-    lines of `git status --porcelain`, `tags` are all of git's tags, `built` are the names in dist/,
-    `unsigned` says why no key can sign, `ran` has the last run of each suite of tests.
+    lines of `git status --porcelain`, `owner` is the account that owns the project, `tags` are all of git's
+    tags, `built` are the names in dist/, `unsigned` says why no key can sign, `ran` has the last run of each
+    suite of tests.
     """
 
     branch: str
     commit: str
     uncommitted: tuple[str, ...]
+    owner: str
     tags: frozenset[str]
     built: frozenset[str]
     changelog: str
@@ -65,6 +67,10 @@ def refusals(wanted: str, state: State, today: str) -> list[str]:
     if state.uncommitted:
         files = "".join(f"\n      {line}" for line in state.uncommitted)
         found.append(f"there are changes that are not committed: commit or stash them{files}")
+    if state.owner == identity.PLACEHOLDER:
+        found.append(
+            "nobody owns the project, so its links lead nowhere: make identity OWNER=ACCOUNT, and commit it"
+        )
     if wanted in state.built:
         found.append(f"dist/{wanted} is there already: move it away or remove it")
     if state.unsigned:

@@ -14,7 +14,7 @@ from typing import Any
 
 from images.arm64 import builder, context, emulation, gpu_limit, pack, sbom
 from images.arm64.context import CHECKOUT, HERE
-from release import version
+from release import identity, version
 from tools.cache import cached, place
 from tools.debian import can_unpack
 from tools.process import ToolError, run, say, step
@@ -123,6 +123,7 @@ def _build(arch: str, base: str | None, made: Revision, out: Path) -> None:
         "VERSION": version.current(),
         "REVISION": made.id,
         "CREATED": pack.timestamp(made.moment),
+        "SOURCE": identity.address(identity.owner()),
     }
     out.mkdir()
     with (
@@ -141,9 +142,11 @@ def _build(arch: str, base: str | None, made: Revision, out: Path) -> None:
 
 
 def _settings(config: bytes) -> dict[str, Any]:
-    """Return what the Dockerfile says of the image, without what each builder adds."""
+    """Return the Dockerfile's settings, without those of the builder, and without empty labels."""
     said = json.loads(config)["config"]
-    labels = {key: value for key, value in said["Labels"].items() if key.startswith("org.opencontainers.")}
+    labels = {
+        key: value for key, value in said["Labels"].items() if value and key.startswith("org.opencontainers.")
+    }
     return {key: said[key] for key in ("Env", "Entrypoint", "Cmd")} | {"Labels": labels}
 
 

@@ -19,7 +19,7 @@ WHEEL_PLATFORMS = {
 }
 PIP_INSTALL = (sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
 # What setuptools needs besides the package to make a wheel of the plugin.
-METADATA = ("pyproject.toml", "README.md", "LICENSE")
+METADATA = ("pyproject.toml", "plugin/README.md", "LICENSE")
 FILES = ("Dockerfile", "nvidia-tegra.conf", "slim.py")
 
 

@@ -16,6 +16,7 @@ from tools.cache import CHECKOUT
 BUILDERS = (
     "images/arm64/*.py",
     "release/__init__.py",
+    "release/identity.py",
     "release/version.py",
     "tools/*.py",
     "tools/bootstrap.sh",

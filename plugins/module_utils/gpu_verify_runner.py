@@ -11,6 +11,7 @@ import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 
 GUIDE = "docs/troubleshooting.md"
 PASSED, FAILED, SKIPPED, ERROR = "passed", "failed", "skipped", "error"
@@ -51,7 +52,7 @@ class Record:
             "reason": "",
             "diagnosis": [],
             "fix": "",
-            "url": "{}#{}".format(GUIDE, check["id"]),
+            "url": page("{}#{}".format(GUIDE, check["id"])),
         }
 
     def prove(self, text: str) -> None:

@@ -10,6 +10,7 @@ from itertools import groupby
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 
 COLUMNS = ("BOARD", "ENDS", "DAYS", "CERTIFICATES OF K3S")
 DAY_SECONDS = 86400
@@ -25,8 +26,8 @@ REMEDIES = {
     "listener": "ends soon: K3s checks it every 6 hours while it runs, and renews it",
     "ca": "ends soon: K3s does not renew a CA by itself. Run playbooks/rotate_ca.yml, which sees to that",
 }
-SHARED = (
-    "The agents of this cluster have the token of its servers: docs/troubleshooting.md#agent-token-shared"
+SHARED = "The agents of this cluster have the token of its servers: " + page(
+    "docs/troubleshooting.md#agent-token-shared"
 )
 ADVICE = "Run playbooks/reboot.yml -e board_reboot_only_if_required=true, which reboots them in turn."
 

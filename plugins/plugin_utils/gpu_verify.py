@@ -6,6 +6,8 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
+
 SCHEMA = "jetson-k3s/verify-report"
 SCHEMA_VERSION = 1
 GUIDE = "docs/troubleshooting.md"
@@ -62,7 +64,7 @@ def unanswered(check: Check, status: str, reason: str, fix: str = "") -> Check:
         "reason": reason,
         "diagnosis": [],
         "fix": fix,
-        "url": f"{GUIDE}#{check['id']}",
+        "url": page(f"{GUIDE}#{check['id']}"),
     }
 
 

@@ -11,6 +11,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
+
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
@@ -90,7 +92,7 @@ def holds(condition: dict[str, Any], facts: Facts) -> bool:
 
 def guide(finding_id: str) -> str:
     """Where the handbook explains a finding; a heading's anchor has no dots."""
-    return f"{GUIDE}#{finding_id.replace(SEPARATOR, '')}"
+    return page(f"{GUIDE}#{finding_id.replace(SEPARATOR, '')}")
 
 
 def shown(condition: dict[str, Any], facts: Facts) -> Any:

@@ -68,7 +68,7 @@ def test_yamllint_of_chart_testing_has_no_complaint() -> None:
     assert done.returncode == 0, done.stdout
 
 
-def test_addresses_begin_with_that_of_galaxy_yml() -> None:
+def test_addresses_and_maintainer_are_the_projects() -> None:
     address = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["repository"]
     owner = address.rpartition("/")[0]
     name = owner.rpartition("/")[2]

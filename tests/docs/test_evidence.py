@@ -45,13 +45,6 @@ def test_default_k3s_is_in_the_table_of_releases_with_its_date() -> None:
     assert set(found) == {default, install_board.K3S_FOR_CGROUP_V1, k3s.VERSION}
 
 
-def test_owner_is_that_of_the_projects_address() -> None:
-    owner = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["repository"].split("/")[-2]
-    assert re.findall(r"^\* @(\S+)$", (CHECKOUT / ".github/CODEOWNERS").read_text(), re.MULTILINE) == [owner]
-    links = yaml.safe_load((CHECKOUT / ".github/ISSUE_TEMPLATE/config.yml").read_text())["contact_links"]
-    assert {link["url"].split("/")[3] for link in links} == {owner}
-
-
 def test_updates_are_proposed_for_each_list_of_packages_and_each_go_module() -> None:
     updates = yaml.safe_load((CHECKOUT / ".github/dependabot.yml").read_text())["updates"]
     places = {

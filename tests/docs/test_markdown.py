@@ -7,7 +7,6 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import pytest
-import yaml
 
 from tests.docs import CHECKOUT, markdown
 
@@ -89,10 +88,3 @@ def test_sentences_are_short_and_lines_too(path: Path) -> None:
     said = "".join(block.text for block in document.blocks if block.language == "console").splitlines()
     for line in set(path.read_text().splitlines()) - set(said):
         assert len(line) < LINE_LIMIT or len(line.strip("*- ").split()) == 1, line
-
-
-def test_the_projects_address_is_that_of_galaxy_yml() -> None:
-    address = yaml.safe_load((CHECKOUT / "galaxy.yml").read_text())["repository"]
-    readme = (CHECKOUT / "README.md").read_text()
-    assert f"git clone {address}\n" in readme
-    assert ("no public address yet" in readme) is ("/OWNER/" in address)

@@ -5,6 +5,7 @@ import ast
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 
 from tests.docs import CHECKOUT, markdown
@@ -62,7 +63,7 @@ def test_every_entry_says_symptom_and_fix(chapter: str) -> None:
 
 @pytest.mark.parametrize("finding", FINDINGS)
 def test_finding_leads_to_its_entry(finding: str) -> None:
-    assert preflight.guide(finding) == f"{PAGE}#{anchor(finding)}"
+    assert preflight.guide(finding) == page(f"{PAGE}#{anchor(finding)}")
 
 
 def test_the_page_of_compatibility_has_the_requirements_of_the_rules() -> None:

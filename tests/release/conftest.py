@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from release import identity
 from release.plan import REQUIRED
 from release.version import CHECKOUT
 from tools import suites
@@ -135,6 +136,8 @@ def make(directory: Path) -> Checkout:
     run(["git", "init", "--quiet", "--initial-branch=main", path], env=ENVIRONMENT)
     checkout = Checkout(path, make_key(directory / "key"))
     checkout.write("CHANGELOG.md", CHANGES)
+    for file, text in identity.set_to("somebody", path).items():
+        file.write_text(text)
     checkout.replace("images/arm64/build.py", MAIN, SMALL_IMAGE + MAIN)
     checkout.git("remote", "add", "origin", origin)
     checkout.git("push", "--quiet", "origin", "main")

@@ -39,6 +39,7 @@ READY = plan.State(
     branch="main",
     commit=COMMIT,
     uncommitted=(),
+    owner="somebody",
     tags=frozenset({"v0.9.1", "v0.10.0", "vendor", "v1.0.0-rc.1", "3.0.0"}),
     built=frozenset({"0.9.1", "tegra-device-plugin.oci.tar"}),
     changelog="# Changelog\n\n## [Unreleased]\n\n- New.\n\n## [0.10.0] - 2030-01-01\n\n- Old.\n",
@@ -82,6 +83,10 @@ def test_last_release_is_known_by_its_tag_or_by_the_changelog(known: dict[str, o
         ({"branch": "fix"}, "releases are made on main, this is fix: git switch main"),
         ({"branch": ""}, "this is no branch"),
         ({"uncommitted": (" M Makefile", "?? a")}, "commit or stash them\n       M Makefile\n      ?? a"),
+        (
+            {"owner": "OWNER"},
+            "nobody owns the project, so its links lead nowhere: make identity OWNER=ACCOUNT",
+        ),
         ({"unsigned": "no key signs it: name yours"}, "no key signs it: name yours"),
         ({"ran": RAN | {"lab": None}}, "the suite lab has no record, this is 01234567: make test"),
         (
@@ -235,6 +240,7 @@ def test_every_artifact_is_of_the_version(dist: Path) -> None:
     with zipfile.ZipFile(dist / "tegra_device_plugin-0.2.0-py3-none-any.whl") as wheel:
         assert "Version: 0.2.0\n" in wheel.read("tegra_device_plugin-0.2.0.dist-info/METADATA").decode()
         assert "tegra_device_plugin/board/catalogue.json" in wheel.namelist()
+    assert manifest["collection_info"]["repository"] == "https://github.com/somebody/jetson-k3s"
     chart = yaml.safe_load(content(dist / "tegra-device-plugin-0.2.0.tgz", "tegra-device-plugin/Chart.yaml"))
     assert (chart["version"], chart["appVersion"]) == ("0.2.0", "0.2.0")
     for arch in ("arm64", "amd64"):

@@ -20,6 +20,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_veri
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_verify_pods as pods
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, Record
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import KubectlError
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_board
 from ansible_collections.jetson_k3s.cluster.plugins.modules import gpu_checks as module
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_verify as filters
@@ -332,7 +333,7 @@ def test_fault_of_a_board_fails_one_check(board: Board, fault: Data, failing: st
     assert words in check["reason"]
     known = next(one for one in CATALOGUE if one["id"] == failing)
     assert {key: check[key] for key in ("failure", "fix")} == {key: known[key] for key in ("failure", "fix")}
-    assert check["url"] == f"docs/troubleshooting.md#{failing}"
+    assert check["url"] == page(f"docs/troubleshooting.md#{failing}")
     assert any(source["source"] == "node jetson-1" for source in check["diagnosis"])
     assert (report["ok"], report["exit_code"]) == (False, 1)
     assert report["failures"] == [f"{failing}: {check['reason']}"]

@@ -4,6 +4,7 @@
 import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_boards import kernel_facts
 
@@ -390,7 +391,7 @@ def test_report_names_host_cause_and_fix() -> None:
         "   found:    this",
         "   expected: that",
         "   fix:      do so",
-        "   url:      docs/troubleshooting.md#group-none",
+        f"   url:      {page('docs/troubleshooting.md#group-none')}",
     ]
 
 
