@@ -48,8 +48,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] not in _COMMANDS:
         _parser().parse_args(words)  # prints help, the version or an error, and exits
     command = words[0]
-    if command != "dra":
-        _without_tls()
     chosen = find_command(command)
     parser = argparse.ArgumentParser(
         prog=f"tegra-device-plugin {command}", description=_COMMANDS[command][1], epilog=chosen.epilog
@@ -81,11 +79,6 @@ def find_command(name: str) -> Command:
     return found
 
 
-def _without_tls() -> None:
-    """Keep asyncio from loading OpenSSL: 3 MB, which only the API server's client needs."""
-    sys.modules.setdefault("ssl", None)  # type: ignore[arg-type]  # None: an import of it fails
-
-
 def _parser() -> argparse.ArgumentParser:
     width = max(map(len, _COMMANDS))
     parser = argparse.ArgumentParser(
@@ -111,5 +104,5 @@ class _Version(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         from tegra_device_plugin import version  # noqa: PLC0415 - see the class
 
-        print_line(f"{parser.prog} {version.package_version()} (revision {version.git_revision()})")
+        print_line(f"{parser.prog} {version.VERSION} (revision {version.git_revision()})")
         parser.exit(EXIT_OK)

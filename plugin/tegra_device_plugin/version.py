@@ -3,20 +3,11 @@
 
 from pathlib import Path
 
+# That of pyproject.toml: `make release` sets both.
+VERSION = "0.1.0"
 UNKNOWN = "unknown"
 
 _PACKAGE = Path(__file__).parent
-_DISTRIBUTION, _METADATA = "tegra_device_plugin-", ".dist-info"
-
-
-def package_version() -> str:
-    """Give the package's version; `unknown` when it runs from a source tree.
-
-    The version is part of the name of the metadata's directory, which an installer puts beside the package.
-    importlib.metadata gives the same, with 46 more modules and 1.3 MB.
-    """
-    beside = next(_PACKAGE.parent.glob(f"{_DISTRIBUTION}*{_METADATA}"), None)
-    return beside.name.removeprefix(_DISTRIBUTION).removesuffix(_METADATA) if beside else UNKNOWN
 
 
 def git_revision() -> str:

@@ -63,7 +63,7 @@ DEFAULT_SCHEDULER = "default-scheduler"
 # Kubernetes' cluster-bootstrap/token/api.
 TOKEN_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type, no token
 # Answers awaited at the same time; each is a kubectl of about 40 MB on the server.
-AT_ONCE = 8
+CONCURRENT_ANSWERS = 8
 ANSWER_SECONDS = 15
 
 
@@ -258,7 +258,7 @@ def main() -> None:
         pods = [pod_facts(item) for item in items if item["kind"] == "Pod"]
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
-    with ThreadPoolExecutor(AT_ONCE) as threads:
+    with ThreadPoolExecutor(CONCURRENT_ANSWERS) as threads:
         asking = {
             node["name"]: threads.submit(
                 answer,

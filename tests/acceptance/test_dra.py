@@ -425,7 +425,7 @@ def test_shares_are_held_at_the_same_time(cluster: Cluster, node: Board) -> None
     end(cluster, *names, "fourth")
 
 
-def test_the_way_back_is_refused_while_a_claim_is_held(cluster: Cluster, node: Board) -> None:
+def test_change_of_the_api_is_refused_while_a_claim_is_allocated(cluster: Cluster, node: Board) -> None:
     start(cluster, "busy", device_class=SHARED)
     runs(cluster, "busy")
     run = site(PLUGIN, "gpu_device_plugin")
@@ -435,9 +435,7 @@ def test_the_way_back_is_refused_while_a_claim_is_held(cluster: Cluster, node: B
     end(cluster, "busy")
 
 
-def test_the_way_back_to_the_device_plugin_leaves_nothing_of_the_driver(
-    cluster: Cluster, node: Board
-) -> None:
+def test_change_to_the_device_plugin_leaves_nothing_of_the_driver(cluster: Cluster, node: Board) -> None:
     site(PLUGIN).checked()
     assert cluster.allocatable() == {node.name: 1}
     names = cluster.kubectl("get", KINDS, "--output=name")

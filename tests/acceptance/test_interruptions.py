@@ -151,7 +151,7 @@ def test_check_mode_of_an_upgrade_changes_nothing(boards: list[Board]) -> None:
     assert [one.exec(*STATE) for one in boards] == before
 
 
-def test_server_that_loses_its_power_still_knows_the_way_back(boards: list[Board]) -> None:
+def test_server_that_loses_its_power_can_still_roll_back(boards: list[Board]) -> None:
     server, agent = boards
     cut_off = upgrade(cut=server)
     assert cut_off.recap[server.name].unreachable == 1, cut_off.output

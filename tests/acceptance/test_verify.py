@@ -232,7 +232,7 @@ def test_undisturbed_mode_starts_no_pod_and_removes_what_a_cut_off_run_left(
 
 
 # From here on the GPU is shared.
-def test_gpu_shared_by_site_yml_is_held_by_all_its_replicas_at_once_and_over_a_kubelet_restart(
+def test_gpu_shared_by_site_yml_is_used_by_all_its_replicas_together_and_over_a_kubelet_restart(
     jetson: Board, cluster: Cluster, tmp_path: Path
 ) -> None:
     show = ("systemctl", "show", "--property=MainPID", "k3s")

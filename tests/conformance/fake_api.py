@@ -86,7 +86,7 @@ class FakeApi(Awaited):
         self.oldest_version = 0
         self.watches: list[Watch] = []
         self.serves_dra = True
-        self.ends_watches_at_once = False
+        self.ends_watches_immediately = False
         self._versions = itertools.count(1000)
         self._version = next(self._versions)
         self._history: list[tuple[int, Object]] = []
@@ -255,7 +255,7 @@ class FakeApi(Awaited):
                 watch.put_nowait(event)
         self.watches.append(watch)
         self._changed.set()
-        if self.ends_watches_at_once:
+        if self.ends_watches_immediately:
             watch.put_nowait(None)
         try:
             writer.write(

@@ -76,7 +76,7 @@ async def test_a_watch_that_ends_is_started_again(node: DraNode, api: FakeApi, f
 
 
 async def test_watches_that_end_immediately_are_limited(node: DraNode, api: FakeApi) -> None:
-    api.ends_watches_at_once = True
+    api.ends_watches_immediately = True
     async with node.start():
         await node.ready()
         watches, since = watches_of(api), asyncio.get_running_loop().time()

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tegra_device_plugin.version import VERSION
 
 from release import changelog, plan, signature, version
 from release.plan import REQUIRED
@@ -284,6 +285,7 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
         "plugin/deploy/chart/Chart.yaml",
         "plugin/deploy/dra/daemonset.yaml",
         "plugin/deploy/verify/job.yaml",
+        "plugin/tegra_device_plugin/version.py",
         "pyproject.toml",
         "tests/docs/cases.yml",
     ]
@@ -437,6 +439,7 @@ def test_failure_after_the_build_changes_nothing(checkout: Checkout) -> None:
 def test_chart_and_image_have_the_version_wherever_it_has_a_tag() -> None:
     chart = yaml.safe_load((CHECKOUT / version.CHART).read_text())
     assert (chart["version"], chart["appVersion"]) == (version.current(), version.current())
+    assert version.current() == VERSION
     tracked = run(["git", "-C", CHECKOUT, "grep", "-I", "--perl-regexp", version.NAMED.pattern]).stdout
     named = {line: version.NAMED.findall(line) for line in tracked.splitlines()}
     assert [

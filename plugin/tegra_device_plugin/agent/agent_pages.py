@@ -18,7 +18,7 @@ from tegra_device_plugin.sharing.allocation import GPU_ID
 from tegra_device_plugin.system.mounts import check_mounts
 from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, gauges
 from tegra_device_plugin.telemetry.httpd import StatusPages
-from tegra_device_plugin.version import package_version
+from tegra_device_plugin.version import VERSION
 
 _MIB = 2**20
 _STATES: tuple[State, ...] = ("weighted", "busy", "unsupported", "failing")
@@ -59,7 +59,7 @@ class Pages(StatusPages):
         return {"guard": self._guard.observed_at, **weights}
 
     async def _metrics(self) -> Iterable[Metric]:
-        info = gauge("tegra_gpu_agent_info", 1, version=package_version(), **self._chosen)
+        info = gauge("tegra_gpu_agent_info", 1, version=VERSION, **self._chosen)
         return [info, *self._memory(), *self._shares(), *self._time()]
 
     def _memory(self) -> Iterable[Metric]:

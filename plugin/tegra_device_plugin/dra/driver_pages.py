@@ -21,7 +21,7 @@ from tegra_device_plugin.telemetry.exposition import (
     results,
 )
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
-from tegra_device_plugin.version import package_version
+from tegra_device_plugin.version import VERSION
 
 
 class Pages(StatusPages):
@@ -106,4 +106,4 @@ class Pages(StatusPages):
             yield gauge("tegra_dra_driver_gpu_healthy", gpu_health.healthy, reason=gpu_health.reason)
         if found := self._board.detection:
             soc = {"soc": found.board.soc} if found.board.soc else {}
-            yield gauge("tegra_dra_driver_info", 1, version=package_version(), **soc)
+            yield gauge("tegra_dra_driver_info", 1, version=VERSION, **soc)

@@ -15,7 +15,7 @@ from tegra_device_plugin.sharing.allocation import Resource
 from tegra_device_plugin.telemetry import httpd
 from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, histogram, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
-from tegra_device_plugin.version import package_version
+from tegra_device_plugin.version import VERSION
 
 if TYPE_CHECKING:
     from tegra_device_plugin.telemetry.jtop import Telemetry
@@ -83,7 +83,7 @@ class Pages(StatusPages):
             board, gpu = detection.board, detection.gpu
             yield gauge("tegra_memory_bytes", gpu.memory_bytes)
             facts = {
-                "version": package_version(),
+                "version": VERSION,
                 "l4t": board.l4t,
                 "jetpack": board.jetpack,
                 "soc": board.soc,

@@ -26,7 +26,7 @@ from tegra_device_plugin.telemetry import httpd, plugin_pages
 from tegra_device_plugin.telemetry.exposition import HELP, Metric, exposition, gauge, histogram
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.telemetry.process import process_metrics
-from tegra_device_plugin.version import package_version
+from tegra_device_plugin.version import VERSION
 
 
 class Plugin:
@@ -92,7 +92,7 @@ async def test_metrics_show_devices_board_and_totals(orin: Path) -> None:
     assert ({"result": "failed"}, 4) in found["tegra_device_plugin_registrations_total"]
     assert found["tegra_device_plugin_streams"] == [({}, 1)]
     ((info, _),) = found["tegra_device_plugin_info"]
-    assert (info["chip"], info["version"]) == ("GA10B", package_version())
+    assert (info["chip"], info["version"]) == ("GA10B", VERSION)
     assert found["tegra_memory_bytes"] == [({}, plugin.board.detection.gpu.memory_bytes)]
     assert found["tegra_gpu_memory_bytes"] == [({}, 1 << 30)]
     assert found["tegra_power_mode"] == [({"mode": "15W"}, 1)]

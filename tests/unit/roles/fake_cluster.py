@@ -63,7 +63,7 @@ class FakeCluster:
     detected: int = 1
     integrated: str = "Yes"
     memory_bytes: int = 8 << 30
-    sold_mib: int = 0  # of memory in units
+    units_mib: int = 0  # of memory in units
     context_mib: int = 0
     unlimited: bool = False  # no pod's memory is
     free_mib: dict[str, int] = field(default_factory=dict)  # for a pod, besides its share
@@ -103,10 +103,10 @@ class FakeCluster:
     def share(self, replicas: int) -> None:
         self.replicas = self.allocatable = self.capacity = replicas
 
-    def sell(self, meaning: str, resource: str, devices: int, mib: int, context_mib: int) -> None:
+    def allocate_units(self, meaning: str, resource: str, devices: int, mib: int, context_mib: int) -> None:
         self.share(devices)
         self.resource, self.meaning = resource, meaning
-        self.sold_mib, self.context_mib = mib, context_mib
+        self.units_mib, self.context_mib = mib, context_mib
 
     def run(self, *argv: str, stdin: str = "", accept: tuple[int, ...] = (0,)) -> str:
         if self.silent:
@@ -190,7 +190,7 @@ class FakeCluster:
             return self.dies_saying.get(name, "")
         *_, asked, hold = self.manifests[name]["spec"]["containers"][0]["command"]
         assert hold == "--hold"
-        share = self.sold_mib * self.asks(name) // self.allocatable - self.context_mib
+        share = self.units_mib * self.asks(name) // self.allocatable - self.context_mib
         free = self.free_mib.get(name, int(asked))
         got = min(int(asked), free if self.unlimited else min(free, share))
         got -= 0 if got == int(asked) else got % 16

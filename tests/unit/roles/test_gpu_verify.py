@@ -179,18 +179,18 @@ def test_pods_name_the_runtime_in_containerd_mode_only() -> None:
     assert named["runtimeClassName"] == "nvidia"
 
 
-Sell = Callable[[str], None]
+Units = Callable[[str], None]
 
 
 @pytest.fixture
-def sell(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Sell:
+def configure(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Units:
     def offer(units: str) -> None:
         config = tmp_path / "config.yaml"
         config.write_text(f"version: v1\nsharing: {{units: {{{units}}}}}\n")
         assert plugin(["config", "check", str(config)]) == 0
         configured = settings.load_plugin(config, {}, {}).units
         assert configured
-        board.sell(
+        board.allocate_units(
             capsys.readouterr().out,
             configured.memory.name,
             configured.memory_ids,
@@ -202,8 +202,8 @@ def sell(board: Board, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Se
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-def test_memory_units_are_tried_with_two_pods(preset: str, board: Board, sell: Sell) -> None:
-    sell(f"preset: {preset}, memoryTotal: 5Gi")
+def test_memory_units_are_tried_with_two_pods(preset: str, board: Board, configure: Units) -> None:
+    configure(f"preset: {preset}, memoryTotal: 5Gi")
     board.memory_bytes = 5 << 29
     report = board.report()
     assert report["failures"] == []
@@ -220,8 +220,8 @@ def test_memory_units_are_tried_with_two_pods(preset: str, board: Board, sell: S
     assert "its own share" in checks(report)["unified-memory"]["evidence"][-1]
 
 
-def test_single_unit_is_exclusive(board: Board, sell: Sell) -> None:
-    sell("preset: qgpu, memoryTotal: 1Gi")
+def test_single_unit_is_exclusive(board: Board, configure: Units) -> None:
+    configure("preset: qgpu, memoryTotal: 1Gi")
     assert statuses(board.report())["concurrency"] == "passed"
 
 
@@ -243,16 +243,16 @@ GREED = [
 
 
 @pytest.mark.parametrize(("fault", "words"), GREED)
-def test_missing_or_wrong_memory_limit_fails(board: Board, sell: Sell, fault: Data, words: str) -> None:
-    sell(LIMITED)
+def test_missing_or_wrong_memory_limit_fails(board: Board, configure: Units, fault: Data, words: str) -> None:
+    configure(LIMITED)
     report = board.but(**fault).report("node", "access", "sharing")
     assert failed(report) == ["limits"]
     assert words in checks(report)["limits"]["reason"]
     assert board.pods == {}
 
 
-def test_program_that_does_not_start_fails(board: Board, sell: Sell) -> None:
-    sell(LIMITED)
+def test_program_that_does_not_start_fails(board: Board, configure: Units) -> None:
+    configure(LIMITED)
     board.stage("node")
     board.stage("access")
     board.refuses = "ErrImageNeverPull"
@@ -262,8 +262,8 @@ def test_program_that_does_not_start_fails(board: Board, sell: Sell) -> None:
 
 
 @pytest.mark.parametrize(("free", "status"), [(1024 - 300, "passed"), (500, "failed")])
-def test_memory_of_contexts_is_left_out(board: Board, sell: Sell, free: int, status: str) -> None:
-    sell(f"{LIMITED}, contextOverhead: 300Mi")
+def test_memory_of_contexts_is_left_out(board: Board, configure: Units, free: int, status: str) -> None:
+    configure(f"{LIMITED}, contextOverhead: 300Mi")
     board.free_mib = {"greedy": free}
     report = board.report()
     assert report["gpu"]["context_bytes"] == 300 << 20
@@ -278,8 +278,8 @@ def test_memory_of_contexts_is_left_out(board: Board, sell: Sell, free: int, sta
         ("memoryTotal: 1Gi, contextOverhead: 600Mi", 0),
     ],
 )
-def test_small_shares_are_not_tried(board: Board, sell: Sell, units: str, half: int) -> None:
-    sell(units)
+def test_small_shares_are_not_tried(board: Board, configure: Units, units: str, half: int) -> None:
+    configure(units)
     check = checks(board.report())["limits"]
     assert check["status"] == "skipped"
     assert check["reason"].endswith(f"64 MiB or more each, and half of the offered memory is {half} MiB")

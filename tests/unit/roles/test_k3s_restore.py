@@ -343,7 +343,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_report_names_the_data_of_each_server_and_the_way_back(name: str) -> None:
+def test_report_names_the_data_of_each_server_and_how_to_roll_back(name: str) -> None:
     case = CASES[name]
     made = states(*case.stages, failing=case.why)
     there = [name for name in SERVERS if name not in case.lost]
@@ -355,7 +355,7 @@ def test_report_names_the_data_of_each_server_and_the_way_back(name: str) -> Non
     assert not (case.succeeds and "sudo" in text)
 
 
-def test_report_of_servers_without_data_has_no_way_back_to_them() -> None:
+def test_report_of_servers_without_data_has_no_rollback() -> None:
     made = {FIRST: state(FIRST, "back", "it broke", kept=False, active=False)}
     text = plans.report(made, [FIRST], {}, RECORD)
     assert "jetson-1: it has no data, as before." in text

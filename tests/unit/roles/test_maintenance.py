@@ -346,7 +346,7 @@ def mode(tmp_path: Path) -> Any:
     return run
 
 
-def test_clocks_alone_are_changed_at_once_and_once(mode: Any) -> None:
+def test_clocks_alone_are_changed_immediately_and_once(mode: Any) -> None:
     first, second = mode("MODE_50W"), mode("MODE_50W")
     assert (first[0]["changed"], first[0]["reboot_required"], first[1]) == (True, False, "3")
     assert (second[0]["changed"], second[0]["reboot_required"]) == (False, False)

@@ -56,7 +56,7 @@ def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[in
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
-def test_where_gpus_are_given_out_by_claims_the_driver_is_the_target() -> None:
+def test_where_gpus_are_allocated_by_claims_the_driver_is_the_target() -> None:
     (entry,) = targets_of(inventory_hostname="b", gpu_device_plugin_api="dra")
     assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
     manifest = yaml.safe_load((ROLES.parent / "plugin/deploy/dra/daemonset.yaml").read_text())
