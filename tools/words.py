@@ -15,8 +15,8 @@ import yaml
 
 CHECKOUT = Path(__file__).parents[1]
 TESTS = CHECKOUT / "tests"
-# Each hides which term of Kubernetes or Ansible is meant: allocate, release, lock, keep, roll back, immediately
-# or simultaneously. Everyday words that do not mislead are none of this list's.
+# Each hides which term of Kubernetes or Ansible is meant: allocate, release, lock, keep, roll back,
+# immediately or simultaneously. Everyday words that do not mislead are none of this list's.
 WORDS = (
     *("sold", "sells?", "given out", "gives? back", "gave back", "(its|their|a|whose) turn", "taker"),
     *("farewell", "holds?", "held", "way back", "at once", "of then", "of before", "import the"),
