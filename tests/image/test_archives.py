@@ -14,7 +14,7 @@ import pytest
 
 from images.arm64 import base, build, builder, pack
 from images.arm64.context import CHECKOUT
-from release import version
+from release import identity, version
 from tests.acceptance.site import registry
 from tools import engine
 from tools.debian import ensure_packages
@@ -105,6 +105,7 @@ def test_labels_name_version_licence_and_commit(blobs: dict[str, bytes], index: 
         assert labels["version"] == version.current()
         assert labels["licenses"] == "Apache-2.0"
         assert labels["created"] == config["created"]
+        assert labels.get("source", "") == identity.address(identity.owner())
         commit = labels["revision"].removesuffix("-dirty")
         assert re.fullmatch("[0-9a-f]{40}", commit)
         assert run(["git", "-C", CHECKOUT, "cat-file", "-t", commit]).stdout.strip() == "commit"
