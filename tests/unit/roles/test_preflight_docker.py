@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     nvidia_docker,
     preflight_docker,
@@ -182,7 +183,7 @@ def test_finding_has_the_value_its_effect_and_one_that_works() -> None:
     assert found("dockerd", {"log-driver": "local"})["docker-log-driver"] == {
         "id": "docker-log-driver",
         "level": "error",
-        "url": "docs/troubleshooting.md#docker-log-driver",
+        "url": page("docs/troubleshooting.md#docker-log-driver"),
         "found": "`log-driver` is local in /etc/docker/daemon.json: the kubelet finds no log files: "
         "`kubectl logs` and the verification of the GPU read nothing",
         "expected": "`log-driver: json-file`, or dockerd's default",

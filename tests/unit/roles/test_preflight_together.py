@@ -34,7 +34,7 @@ PLACES = (preflight_docker.FILE, preflight_docker.INVENTORY, preflight_docker.CO
 
 
 def changes_of(several: list[Data]) -> Data:
-    """All changes at once; a later one replaces an earlier one of the same fact."""
+    """All changes together; a later one replaces an earlier one of the same fact."""
     together: Data = {}
     for changes in several:
         together |= changes
