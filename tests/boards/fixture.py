@@ -87,6 +87,17 @@ class Fixture:
         return tuple(self.data["dev_nodes_after_first_poweron"])
 
     @property
+    def cards(self) -> Mapping[str, Mapping[str, Any]]:
+        """Discrete GPUs by PCI address: the `minor` that the driver gave it, and its `nodes` below /dev."""
+        cards: Mapping[str, Mapping[str, Any]] = self.data.get("cards", {})
+        return cards
+
+    @property
+    def nodes_of_cards(self) -> frozenset[str]:
+        """Device nodes below /dev that no container gets as the Tegra's."""
+        return frozenset(node for card in self.cards.values() for node in card["nodes"])
+
+    @property
     def library_dir(self) -> str:
         """Where L4T keeps its driver libraries, as an absolute path on the board."""
         return f"/usr/lib/aarch64-linux-gnu/{'nvidia' if self.l4t_major >= _R36 else 'tegra'}"
@@ -112,7 +123,8 @@ class Fixture:
         igpu = tuple(f"nvgpu/igpu0/{name}" for name in ("as", "channel", "ctrl", "tsg"))
         if self.l4t_major < _R36:
             return (*legacy, *igpu, "host1x", "nvhost-ctrl")
-        return (*legacy, *igpu, "host1x-fence", "nvidia0", "nvidiactl")
+        display = next(name for name in ("nvidia0", "nvidia1") if name not in self.nodes_of_cards)
+        return (*legacy, *igpu, "host1x-fence", display, "nvidiactl")
 
 
 def load() -> dict[str, Fixture]:

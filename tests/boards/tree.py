@@ -8,6 +8,7 @@ nodes do nothing and its libcuda is a text file that says so.
 
 import os
 import stat
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -20,7 +21,7 @@ Nodes = Literal["files", "char"]
 _NULL_DEVICE = os.makedev(1, 3)
 _VIDEO_GID = 44  # group `video` on Debian and Ubuntu; L4T's udev rules give it the GPU's nodes, 0660
 
-_R32 = 32
+_R32, _R36 = 32, 36
 
 # Attributes of the GPU's device, as nvgpu has them.
 _NVGPU = {
@@ -77,6 +78,8 @@ class _Tree:
                 self._devfreq(name)
         for number, kind in enumerate(self._data["thermal"]):
             self._thermal_zone(number, kind)
+        for address, card in self._fixture.cards.items():
+            self._card(address, card["nodes"])
         for name in self._present_nodes():
             _device_node(self._root / "dev" / name, nodes)
         self._proc()
@@ -165,6 +168,20 @@ class _Tree:
         _put(self._gpu / "device", "0x2b00\n")
         _put(self._gpu / "vendor", "0x10de\n")
 
+    def _card(self, address: str, nodes: Sequence[str]) -> None:
+        """A discrete GPU in a slot, with its devices of DRM."""
+        domain = address.partition(":")[0]
+        device = self._sys / f"devices/platform/bus@0/slot.pcie/pci{domain}:00/{domain}:00:00.0" / address
+        for name, value in (("vendor", "0x10de"), ("device", "0x2bb1"), ("class", "0x030000")):
+            _put(device / name, f"{value}\n")
+        bus = self._sys / "bus/pci"
+        _link(bus / "devices" / address, device)
+        _link(device / "driver", bus / "drivers/nvidia")
+        for name in (node.partition("/")[2] for node in nodes if node.startswith("dri/")):
+            _put(device / "drm" / name / "uevent", f"DEVNAME=dri/{name}\n")
+            _link(device / "drm" / name / "device", device)
+            _link(self._sys / "class/drm" / name, device / "drm" / name)
+
     def _driver_bound(self) -> bool:
         """Only Thor's driver is a module that comes late: until then its GPU is `unpowered`."""
         return not (self._fixture.is_pci and self._state == "unpowered")
@@ -247,7 +264,24 @@ class _Tree:
             f"MemTotal:       {total:8d} kB\nMemFree:        {total // 2:8d} kB\n"
             f"MemAvailable:   {total * 3 // 4:8d} kB\nSwapTotal:      {0:8d} kB\nSwapFree:       {0:8d} kB\n",
         )
+        if self._driver_bound():
+            self._driver_answers(proc / "driver/nvidia")
         (proc / "device-tree").symlink_to("../sys/firmware/devicetree/base")
+
+    def _driver_answers(self, driver: Path) -> None:
+        """What the driver `nvidia` says of PCI devices: those of a Tegra's display are none (nv-procfs.c).
+
+        L4T has the driver since R36.
+        """
+        if self._fixture.l4t_major < _R36:
+            return
+        minors = {address: card["minor"] for address, card in self._fixture.cards.items()}
+        if self._fixture.is_pci:
+            minors[self._gpu.name] = 0
+        (driver / "gpus").mkdir(parents=True)
+        for address, minor in minors.items():
+            text = f"Model: \t\t NVIDIA\nBus Location: \t {address}\nDevice Minor: \t {minor}\n"
+            _put(driver / "gpus" / address / "information", text)
 
 
 def _put(path: Path, text: str) -> None:

@@ -48,12 +48,13 @@ class Catalogue(NamedTuple):
     chips: Mapping[str, Chip]
     drivers: Mapping[str, Sequence[Sequence[str]]]
     """Alternatives of device nodes below /dev: without all nodes of at least one, nothing can run. nvgpu's
-    platform driver is called gk20a on every release; `nvidia` is Thor's."""
+    platform driver is called gk20a on every release; `nvidia` is Thor's, which gives its device a minor."""
     nodes: Mapping[str, Sequence[str]]
     """Device nodes below /dev that a container gets where they exist, as patterns of fnmatch, by the L4T line
     from which on they are the GPU's: all `dev` entries of NVIDIA's lists (l4t.csv, since R36 devices.csv, in
     host-files-for-container.d) and the other nodes of nvgpu. Before R36, nvidia0 and nvidia-modeset are nodes
-    of a display or of a discrete GPU; so is nvidia1 before R38."""
+    of a display or of a discrete GPU; so is nvidia1 before R38. From R36 on, the driver's answers about
+    nvidia0, nvidia1 and further ones have priority (cards.py)."""
     modules: Mapping[str, str]
     """By the device tree's `compatible`: module numbers without revision, or names in older device trees."""
     jetpack: Mapping[str, str]

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.cards import find_nodes
+from tegra_device_plugin.board.detection import Detection, detect
 from tegra_device_plugin.board.health import HEALTHY, Health, unless_it_fails
 from tegra_device_plugin.system.atomicfile import update_file
 from tegra_device_plugin.system.hosttree import HostTree, raise_own_shortage
@@ -31,6 +32,7 @@ RUNTIME_DIRECTORY = "/etc/nvidia-container-runtime"
 _CSV_DIRECTORY = f"{RUNTIME_DIRECTORY}/host-files-for-container.d"
 _CSV_BYTES = 1 << 20
 _RELEASE = "/etc/nv_tegra_release"
+_DRIVER = "libcuda.so"  # of package nvidia-l4t-cuda
 _HOOKS = "/usr/bin/nvidia-ctk"  # of nvidia-container-toolkit-base
 MOUNT_OPTIONS = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 OLDEST, WITH_GROUPS = CDI_VERSIONS
@@ -78,6 +80,10 @@ class NoCsvFilesError(OSError):
     """The board has none of NVIDIA's CSV files."""
 
 
+class NoDriverLibraryError(OSError):
+    """The CSV files lead to no libcuda: a container would get the GPU's nodes, and CUDA would not work."""
+
+
 def device(name: str) -> str:
     return f"{KIND}={name}"
 
@@ -85,7 +91,7 @@ def device(name: str) -> str:
 def write(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> None:
     """Make or renew the spec below the host root `root`; the same spec is not written again.
 
-    `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError.
+    `device_nodes` are the GPU's, in case the CSV files lack one. Raises OSError, and then writes nothing.
     """
     host = HostTree(root)
     text = json.dumps(spec(root, device_nodes, version), indent=2) + "\n"
@@ -106,21 +112,23 @@ def unmounted_entries(root: Path) -> tuple[str, ...]:
 
 
 def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict[str, Any]:
-    """Give the spec for the host seen at `root`. Raises NoCsvFilesError, OSError."""
+    """Give the spec for the host seen at `root`. Raises NoCsvFilesError, NoDriverLibraryError, OSError."""
     nodes = dict.fromkeys(device_nodes)
     mounts: dict[str, None] = {}
     links: list[str] = []
     host = HostTree(root)
+    of_cards = find_nodes(host, detect(root).gpu.sysfs).others
     for kind, pattern in _entries(host):
         for path in host.glob(pattern):
             if kind == "dev":
-                if host.is_node(path):
+                if host.is_node(path) and path not in of_cards:
                     nodes[path] = None
             elif kind == "sym":
                 if target := host.target(path):
                     links += ["--link", f"{target}::{path}"]
             else:
                 mounts[path] = None
+    _require_driver(host, mounts)
     mounts |= dict.fromkeys(host.glob(_RELEASE))
     folders = dict.fromkeys(str(Path(path).parent) for path in mounts if ".so" in Path(path).name)
     edits: dict[str, Any] = {"deviceNodes": [{"path": path} for path in nodes]}
@@ -140,6 +148,28 @@ def spec(root: Path, device_nodes: Sequence[str], version: str = OLDEST) -> dict
             ],
         },
     }
+
+
+def _require_driver(host: HostTree, mounts: Iterable[str]) -> None:
+    """Raise NoDriverLibraryError if no mount is, or has, the driver's own library."""
+    for path in mounts:
+        found = (
+            [path]
+            if _is_driver(path)
+            else [f"{path}/{name}" for name in host.names(path) if _is_driver(name)]
+        )
+        if any(host.is_node(one) for one in found):
+            return
+    listed = dict.fromkeys(path for kind, path in _entries(host) if kind == "lib" and _is_driver(path))
+    places = f"not there is {brief(tuple(listed))}" if listed else "they name no such file"
+    raise NoDriverLibraryError(
+        f"no {_DRIVER} of the driver by NVIDIA's lists in {_CSV_DIRECTORY}: {places}. Install "
+        "nvidia-l4t-cuda and the lists again, or, if they are there, mount the host's /usr and /lib read-only"
+    )
+
+
+def _is_driver(path: str) -> bool:
+    return Path(path).name.startswith(_DRIVER)
 
 
 def _groups(host: HostTree, nodes: Iterable[str]) -> list[int]:

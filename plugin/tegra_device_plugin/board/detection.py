@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from tegra_device_plugin.board import catalogue
+from tegra_device_plugin.board import cards, catalogue
 from tegra_device_plugin.board.identity import Board, Evidence, identify, nvgpu_devices
 from tegra_device_plugin.system.hosttree import HostTree
 
@@ -23,6 +23,8 @@ _PCI_GPU = "/sys/bus/pci/devices/0000:01:00.0"
 _NVIDIA_VENDOR = "0x10de"
 # Where R34 and later put the user device nodes when the GPU is first switched on (nvgpu os/linux/ioctl.c).
 _SWITCHED_ON_NODE = "/dev/nvgpu/igpu0/ctrl"
+# The L4T line from which on nodes of the driver `nvidia` are the Tegra's.
+_NUMBERED_SINCE = 36
 # Where nvpmodel writes the mode's number. The name is in /etc/nvpmodel.conf, a file that some boards lack and
 # that no pod can mount without failing or leaving one there.
 POWER_MODE_DIRECTORY = "/var/lib/nvpmodel"
@@ -79,7 +81,7 @@ def find_gpu(root: Path, board: Board) -> Gpu:
         compute_capability=known.compute_capability if known else None,
         state=state,
         sysfs=place.device,
-        device_nodes=_device_nodes(host, board.l4t),
+        device_nodes=_device_nodes(host, board.l4t, place.device),
         memory_bytes=_memory_bytes(host),
         evidence=(*evidence, chip_evidence, state_evidence),
         driver=place.driver,
@@ -93,13 +95,13 @@ def read_power(root: Path, gpu: Gpu) -> Power:
     return Power(int(number[1]) if number else None, _multiprocessors(host, gpu))
 
 
-def missing_nodes(host: HostTree, driver: str) -> tuple[str, ...]:
-    """Give the required device nodes (host paths) that do not exist."""
-    alternatives = catalogue.load().drivers[driver]
-    missing = (
-        tuple(path for path in (f"/dev/{name}" for name in names) if not host.is_node(path))
-        for names in alternatives
+def missing_nodes(host: HostTree, driver: str, device: str | None) -> tuple[str, ...]:
+    """Give the required device nodes (host paths) of the GPU at a path of sysfs that do not exist."""
+    number = cards.minor(host, device) or 0
+    alternatives = (
+        [f"/dev/{name.format(minor=number)}" for name in names] for names in catalogue.load().drivers[driver]
     )
+    missing = (tuple(path for path in paths if not host.is_node(path)) for paths in alternatives)
     return min(missing, key=len)
 
 
@@ -225,13 +227,13 @@ def _state(host: HostTree, device: str, driver: str, l4t: str | None) -> tuple[S
             False,
             f"never switched on since boot, or switching it on failed (runtime_status {status})",
         )
-    missing = missing_nodes(host, driver)
+    missing = missing_nodes(host, driver, device)
     if missing:
         return "unpowered", Evidence("gpu state", False, f"no {' '.join(missing)}")
     return "ready", Evidence("gpu state", True, f"driver {driver}, device nodes are there")
 
 
-def _device_nodes(host: HostTree, l4t: str | None) -> tuple[str, ...]:
+def _device_nodes(host: HostTree, l4t: str | None, device: str) -> tuple[str, ...]:
     """The device nodes (host paths) that a container gets; of an unknown L4T release those of all."""
     line = catalogue.version(l4t)[0] if l4t else math.inf
     by_directory: dict[str, list[str]] = {}
@@ -245,7 +247,9 @@ def _device_nodes(host: HostTree, l4t: str | None) -> tuple[str, ...]:
         for name in host.names(directory)
         if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
     )
-    return tuple(sorted(path for path in nodes if host.is_node(path)))
+    of_driver = cards.find_nodes(host, device)
+    own = of_driver.own if line >= _NUMBERED_SINCE else ()
+    return tuple(sorted(path for path in {*nodes, *own} - of_driver.others if host.is_node(path)))
 
 
 def _memory_bytes(host: HostTree) -> int | None:

@@ -94,7 +94,7 @@ def sample(root: Path, gpu: Gpu) -> Sample:
         on_bus=_on_bus(host, device, status),
         runtime_status=status,
         power_control=host.text(f"{device}/power/control"),
-        missing_nodes=missing_nodes(host, gpu.driver),
+        missing_nodes=missing_nodes(host, gpu.driver, device),
         devfreq=scaling is not None,
         failed_reads=tuple(filter(None, (load_failure, frequency_failure))),
         load_percent=load,

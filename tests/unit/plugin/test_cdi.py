@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tegra_device_plugin.board import cdi
+from tegra_device_plugin.board.detection import detect
 
 from tests import boards
 
@@ -98,6 +99,7 @@ def test_a_line_that_is_cut_off_is_no_path(tmp_path: Path) -> None:
     csv_directory(tmp_path).mkdir(parents=True)
     (tmp_path / "etc/secrets").mkdir()
     (tmp_path / "opt").mkdir()
+    (tmp_path / "opt/libcuda.so.1").touch()
     whole, part = "dir, /opt\n", "dir, /etc"
     cut = (1 << 20) - len(whole + part)
     (csv_directory(tmp_path) / "huge.csv").write_text("\n" * cut + whole + part + "/secrets\n")
@@ -129,3 +131,27 @@ def test_an_unchanged_spec_is_not_written(root: Path) -> None:
     cdi.write(root, ("/dev/more",))
     assert "/dev/more" in json.dumps(json.loads(spec_file(root).read_text()))
     assert [path.name for path in spec_file(root).parent.iterdir()] == [spec_file(root).name]
+
+
+@pytest.mark.parametrize("library", ["removed", "a link to nothing", "not in the lists"])
+def test_a_spec_without_the_drivers_library_is_refused(root: Path, library: str) -> None:
+    cdi.write(root, ())
+    before = spec_file(root).read_bytes()
+    drivers = root / "usr/lib/aarch64-linux-gnu/nvidia"
+    if library == "not in the lists":
+        (csv_directory(root) / "drivers.csv").unlink()
+    else:
+        (drivers / "libcuda.so.1.1").unlink()
+    if library == "a link to nothing":
+        (drivers / "libcuda.so.1.1").symlink_to("libcuda.so.gone")
+    with pytest.raises(cdi.NoDriverLibraryError) as refused:
+        cdi.write(root, ())
+    searched = "they name no such file" if library == "not in the lists" else "nvidia/libcuda.so.1.1"
+    assert searched in str(refused.value)
+    assert "/etc/nvidia-container-runtime/host-files-for-container.d" in str(refused.value)
+    assert spec_file(root).read_bytes() == before
+    spec_file(root).unlink()
+    health = cdi.SpecFile(root).provide(detect(root), renew=True)
+    assert (health.healthy, health.reason) == (False, "cdi-missing")
+    assert "libcuda.so" in health.detail
+    assert not spec_file(root).exists()

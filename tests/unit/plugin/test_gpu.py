@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Where the integrated GPU is, what it is and whether it can be used, on every board and its siblings."""
 
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection, detect
+from tegra_device_plugin.board.health import assess, sample
 
 from tests.boards import Fixture, State, build, load
 
@@ -62,6 +64,7 @@ def test_a_container_gets_every_node_of_nvidias_lists(fixture: Fixture, tmp_path
     lists = (tmp_path / "etc/nvidia-container-runtime/host-files-for-container.d").glob("*.csv")
     entries = (line.partition(",") for file in lists for line in file.read_text().splitlines())
     listed = {path.strip().replace("*", "128") for kind, _, path in entries if kind == "dev"}
+    listed -= {f"/dev/{name}" for name in fixture.nodes_of_cards}
     for node in listed:
         (tmp_path / node[1:]).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / node[1:]).touch()
@@ -71,7 +74,10 @@ def test_a_container_gets_every_node_of_nvidias_lists(fixture: Fixture, tmp_path
     beyond = {f"/dev/{name}" for name in BEYOND.get(fixture.l4t_major, "").split()}
     uvm = {"/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"} if fixture.is_pci else set()  # in NVIDIA's list of R39
     present = {f"/{path.relative_to(tmp_path)}" for path in (tmp_path / "dev").rglob("*")}
-    assert set(gpu.device_nodes) - listed <= beyond | uvm | {node for node in present if "/dri/" in node}
+    # The Tegra's display is nvidia1 or nvidia2 beside a card, and not in the lists.
+    display = {"/dev/nvidia1", "/dev/nvidia2"} if fixture.cards else set()
+    drm = {node for node in present if "/dri/" in node}
+    assert set(gpu.device_nodes) - listed <= beyond | uvm | display | drm
     by_cdi = cdi.spec(tmp_path, gpu.device_nodes)["devices"][0]["containerEdits"]["deviceNodes"]
     assert {node["path"] for node in by_cdi} == set(gpu.device_nodes)
 
@@ -108,6 +114,64 @@ def test_a_card_in_a_slot_is_not_thors_gpu(tmp_path: Path) -> None:
     integrated = tmp_path / "sys/bus/pci/devices/0000:01:00.0"
     integrated.rename(integrated.with_name("0001:01:00.0"))
     assert detect(tmp_path).gpu.state == "absent"
+
+
+def numbered(root: Path) -> list[str]:
+    return [node for node in detect(root).gpu.device_nodes if re.fullmatch(r"/dev/nvidia[0-9]+", node)]
+
+
+CARDS = [board for board in BOARDS.values() if board.cards]
+
+
+@pytest.mark.parametrize("fixture", CARDS, ids=lambda one: one.id)
+@pytest.mark.parametrize("answers", [True, False], ids=["answers", "no-answers"])
+def test_nodes_of_a_card_are_not_given(fixture: Fixture, answers: bool, tmp_path: Path) -> None:
+    build(fixture, tmp_path)
+    if not answers:
+        shutil.rmtree(tmp_path / "proc/driver")
+    gpu = detect(tmp_path).gpu
+    expected = {"tegra264": ["/dev/nvidia0", "/dev/nvidia2"], "tegra234": ["/dev/nvidia1"]}[fixture.soc]
+    assert numbered(tmp_path) == expected
+    assert {f"/dev/{name}" for name in fixture.nodes_of_cards} & set(gpu.device_nodes) == set()
+    by_cdi = cdi.spec(tmp_path, gpu.device_nodes)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert {node["path"] for node in by_cdi} == set(gpu.device_nodes)
+
+
+def test_a_third_node_of_the_driver_shows_a_card_that_sysfs_hides(tmp_path: Path) -> None:
+    build(BOARDS["thor5000-jp70"], tmp_path)
+    shutil.rmtree(tmp_path / "proc/driver")
+    assert numbered(tmp_path) == ["/dev/nvidia0", "/dev/nvidia1"]
+    (tmp_path / "dev/nvidia2").touch()
+    assert numbered(tmp_path) == ["/dev/nvidia0", "/dev/nvidia2"]
+
+
+def test_minors_are_those_that_the_driver_gave(tmp_path: Path) -> None:
+    build(BOARDS["thor5000-card-jp71"], tmp_path)
+    gpus = tmp_path / "proc/driver/nvidia/gpus"
+    for address, minor in (("0000:01:00.0", 2), ("0005:01:00.0", 0)):
+        (gpus / address / "information").write_text(f"Device Minor: \t {minor}\n")
+    assert numbered(tmp_path) == ["/dev/nvidia1", "/dev/nvidia2"]
+    (tmp_path / "dev/nvidia0").unlink()
+    assert detect(tmp_path).gpu.state == "ready"
+    (tmp_path / "dev/nvidia2").unlink()
+    gpu = detect(tmp_path).gpu
+    assert gpu.state == "unpowered"
+    assert assess(sample(tmp_path, gpu)).detail == "no /dev/nvidia2"
+
+
+def test_a_card_that_the_driver_does_not_serve_has_no_node(tmp_path: Path) -> None:
+    build(BOARDS["thor5000-card-jp71"], tmp_path)
+    (tmp_path / "proc/driver/nvidia/gpus/0005:01:00.0/information").unlink()
+    assert numbered(tmp_path) == ["/dev/nvidia0", "/dev/nvidia1", "/dev/nvidia2"]
+
+
+def test_before_r36_no_numbered_node_is_the_tegras(tmp_path: Path) -> None:
+    build(BOARDS["agxorin-jp5"], tmp_path)
+    for name in ("nvidia0", "nvidia1"):
+        (tmp_path / "dev" / name).touch()
+    (tmp_path / "proc/driver/nvidia/gpus/0005:01:00.0").mkdir(parents=True)
+    (tmp_path / "proc/driver/nvidia/gpus/0005:01:00.0/information").write_text("Device Minor: 0\n")
+    assert numbered(tmp_path) == []
 
 
 def test_an_unknown_soc_is_searched_everywhere(tmp_path: Path) -> None:
