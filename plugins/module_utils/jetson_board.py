@@ -16,6 +16,8 @@ L4T_LINE = re.compile(r"^# R(\d+) \(release\), REVISION: (\d+(?:\.\d+)*)")
 SOC = re.compile(r"^nvidia,(tegra\d+)$")  # not "tegra23x", which JetPack 5 lists after tegra234
 PART_NUMBER = re.compile(r"\+(p\d{4}-\d{4})")
 DEVICE_TREE = ("sys/firmware/devicetree/base", "proc/device-tree")
+# The PCI address of Thor's GPU, which no card in a slot has (nvidia-container-toolkit, isIntegratedGPU).
+THOR_GPU = "0000:01:00.0"
 SIMULATED = "var/lib/simulated-tegra"
 FACT_FILE_BYTES = 1 << 20  # more than any file read here; limits our use of memory
 
@@ -137,5 +139,12 @@ def power_mode(text: str) -> Dict[str, Any]:
 
 
 def mig_instances(root: str) -> int:
-    """How many instances MIG has divided the GPU into; 0 without MIG."""
-    return len(glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*")))
+    """How many instances MIG has divided the Tegra's GPU into; 0 without MIG. Those of a card do not count.
+
+    The directory of a GPU has the minor that the driver has given it; cards are GPUs at other addresses.
+    """
+    answers = glob.glob(os.path.join(root, "proc/driver/nvidia/gpus/*/information"))
+    cards = [path for path in answers if os.path.basename(os.path.dirname(path)) != THOR_GPU]
+    minors = [parse_version(r"(?m)^Device Minor:\s+(\d+)$", read(root, path)) for path in cards]
+    instances = glob.glob(os.path.join(root, "proc/driver/nvidia/capabilities/gpu*/mig/gi*"))
+    return sum(path.split("/")[-3] not in ["gpu{}".format(minor) for minor in minors] for path in instances)

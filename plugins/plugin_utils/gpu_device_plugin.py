@@ -40,7 +40,7 @@ EXTENDED_RESOURCE_SINCE = "1.36"  # pods that ask for nvidia.com/gpu get a claim
 PIDFD_SINCE = "5.3"  # Linux' pidfd_open, by which the agent ends a process
 
 # What the plugin reads of a board, and what it gets of it in a container of its own.
-PATHS = ("/sys", "/dev", "/etc", "/proc/meminfo")
+PATHS = ("/sys", "/dev", "/etc", "/proc/meminfo", "/proc/driver")
 # Begins the name of the container of a run with containerd. Each run has one of its own.
 CONTAINER = "tegra-device-plugin-command"
 # `ctr run` does not tell a program that its standard input has ended, if that was before the program began.

@@ -453,6 +453,20 @@ def test_mig_instances_are_counted(tree: Tree, paths: list[str], instances: int)
     assert board.mig_instances(root) == instances
 
 
+def test_mig_instances_of_a_card_are_not_the_boards(tree: Tree) -> None:
+    driver = "proc/driver/nvidia"
+    root = tree(
+        {
+            f"{driver}/gpus/0000:01:00.0/information": "Device Minor: \t 0\n",
+            f"{driver}/gpus/0005:01:00.0/information": "Device Minor: \t 1\n",
+            f"{driver}/capabilities/gpu0/mig/gi1/access": "",
+            f"{driver}/capabilities/gpu1/mig/gi1/access": "",
+            f"{driver}/capabilities/gpu1/mig/gi2/access": "",
+        }
+    )
+    assert board.mig_instances(root) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "mode"),
     [
