@@ -22,6 +22,10 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel i
     kernel_config,
     kernel_lacks,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_toolkit import (
+    RUNTIME_CONFIG,
+    strict_config,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
 
 DOCUMENTATION = r"""
@@ -68,7 +72,6 @@ postponed: {type: bool, description: Whether a change was left out.}
 Data = Dict[str, Any]  # parameters, or a plan for iptables
 
 DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
-RUNTIME_CONFIG = "etc/nvidia-container-runtime/config.toml"
 # https://github.com/moby/moby/pull/49621; not a key of daemon.json.
 RAW_DROP_IN = """\
 # Written by Ansible (role nvidia_docker). Docker 28 wants the iptables table "raw", which this kernel lacks.
@@ -86,14 +89,6 @@ EnvironmentFile=-/{}
 PRIVATE = 0o600
 # First version that wants the table, and first that can do without it.
 WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
-
-# Keys of config.toml, all of the top level, and their values in strict mode.
-STRICT = (
-    ("accept-nvidia-visible-devices-envvar-when-unprivileged", "false"),
-    ("accept-nvidia-visible-devices-as-volume-mounts", "true"),
-)
-OURS = "  # jetson-k3s: strict"
-THEIRS = "#jetson-k3s# "
 
 
 class Change(NamedTuple):
@@ -125,23 +120,6 @@ def needs_raw_drop_in(raw: Optional[str], docker_version: Optional[str]) -> bool
             "Install Docker 28.0.2 or newer, or 27.5.1 and `apt-mark hold` it.".format(docker_version, raw)
         )
     return True
-
-
-def strict_config(text: str, strict: bool) -> str:
-    """config.toml with the keys of strict mode, or as its owner had it; exactly reversible."""
-    lines = [
-        line[len(THEIRS) :] if line.startswith(THEIRS) else line
-        for line in text.splitlines()
-        if not line.endswith(OURS)
-    ]
-    if strict:
-        table = next(
-            (number for number, line in enumerate(lines) if line.lstrip().startswith("[")), len(lines)
-        )
-        names = tuple(key for key, _ in STRICT)
-        top = [THEIRS + line if line.split("=")[0].strip() in names else line for line in lines[:table]]
-        lines = ["{} = {}{}".format(key, value, OURS) for key, value in STRICT] + top + lines[table:]
-    return "".join(line + "\n" for line in lines)
 
 
 def read(path: str) -> str:

@@ -68,6 +68,10 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services
     unfinished_restore,
     unit_state,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_toolkit import (
+    BASE_LISTS,
+    config_facts,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact_data
 
 DOCUMENTATION = r"""
@@ -95,9 +99,8 @@ STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
 # them (role k3s, k3s_options.py), but a disk may be mounted there.
 DISKS = {"k3s": "/var/lib/rancher/k3s", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
 CONTAINERD_STORE = "io.containerd.snapshotter.v1"
-# What a board mounts into containers; the toolkit reads the base lists for each image.
+# What a board mounts into containers.
 LISTS = "etc/nvidia-container-runtime/host-files-for-container.d/*.csv"
-BASE_LISTS = ("devices.csv", "drivers.csv", "l4t.csv")
 SUPPLY = "jetson-k3s-registry.service"
 FIREWALLD = "firewalld.service"
 UPGRADES = "apt-daily-upgrade.timer"
@@ -122,6 +125,12 @@ def unit_failure(unit: Unit) -> Optional[str]:
     if unit.get("ActiveState") == "failed":
         return "failed ({})".format(result)
     return "starts again and again ({})".format(result) if unit.get("SubState") == "auto-restart" else None
+
+
+def component(server: Data, name: str) -> Optional[str]:
+    """The version of a program that a running Docker uses, as `docker version` says."""
+    found = [one.get("Version") for one in server.get("Components") or [] if one.get("Name") == name]
+    return found[0] or None if found else None
 
 
 def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "") -> Data:
@@ -161,6 +170,7 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
             ).strip()
             or None,
             "min_api_version": server.get("MinAPIVersion"),
+            "runc": component(server, "runc"),
             "default_runtime": info.get("DefaultRuntime"),
             "cgroup_driver": info.get("CgroupDriver"),
             "images": named,
@@ -204,11 +214,12 @@ def k3s_facts(commands: Commands, root: str, units: Dict[str, Unit]) -> Data:
 
 
 def nvidia_runtime_facts(commands: Commands, root: str) -> Data:
-    """NVIDIA's container runtime: its path, its version, and the lists that newer ones do not always read."""
+    """NVIDIA's container runtime: path, version, configuration, lists that newer ones do not always read."""
     text = commands.output("nvidia-container-runtime", "--version")
     package = commands.output("dpkg-query", "--show", "--showformat=${Version}", "nvidia-container-toolkit")
     return {
         "path": commands.path("nvidia-container-runtime"),
+        "config": config_facts(commands, root),
         "optional_lists": sorted(
             os.path.basename(path)
             for path in glob.glob(os.path.join(root, LISTS))

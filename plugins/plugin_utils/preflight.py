@@ -27,7 +27,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_identity,
     preflight_k3s,
     preflight_network,
+    preflight_releases,
     preflight_rules,
+    preflight_toolkit,
     proxy,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
@@ -113,6 +115,8 @@ class Tables(TypedDict):
     kernel_fix: list[dict[str, Any]]
     etcd: list[dict[str, str]]
     dockerd: dict[str, dict[str, Any]]
+    releases: list[dict[str, Any]]
+    toolkit: list[dict[str, Any]]
 
 
 class Servers(TypedDict):
@@ -457,9 +461,14 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
 
 
 def matrix(tables: Tables) -> list[dict[str, Any]]:
-    """The rules of the compatibility matrix, with those of the kernel and of dockerd's keys."""
-    kernel = preflight_rules.rules_of_kernel(tables["kernel"], tables["kernel_fix"])
-    return tables["rules"] + kernel + preflight_docker.rules(tables["dockerd"])
+    """The compatibility matrix, with the rules that the other tables make."""
+    return [
+        *tables["rules"],
+        *preflight_releases.rules_of_releases(tables["releases"]),
+        *preflight_toolkit.rules_of_toolkit(tables["toolkit"]),
+        *preflight_rules.rules_of_kernel(tables["kernel"], tables["kernel_fix"]),
+        *preflight_docker.rules(tables["dockerd"]),
+    ]
 
 
 def compatibility(board: Board, tables: Tables) -> list[Finding]:
@@ -479,6 +488,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     data = preflight_etcd.findings_of_etcd(facts, tables["etcd"]) + preflight_k3s.findings_of_restore(facts)
     found = [
         *preflight_rules.findings_of_rules(inventory_facts(board, facts), rules),
+        *preflight_toolkit.findings_of_toolkit(facts, tables["toolkit"]),
         *preflight_k3s.findings_of_bundle(board.bundle, board.facts["arch"], board.source, settings["image"]),
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),

@@ -28,6 +28,7 @@ WARNINGS = {
     "k3s-unread",
     "machine-id-duplicate",
     "network-range-shared",
+    "toolkit-unknown",
 }
 
 

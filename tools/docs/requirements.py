@@ -48,9 +48,64 @@ def releases_of_etcd() -> str:
     return "\n".join(["", "| from K3s | etcd |", "|---|---|", *rows, ""])
 
 
+def link(finding: str) -> str:
+    return f"[`{finding}`](troubleshooting.md#{finding.replace('.', '')})"
+
+
+def item(text: str) -> str:
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent="* ",
+        subsequent_indent="  ",
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+
+
+def sentence(text: str) -> str:
+    """The text with a capital letter and a full stop. Facts of a board stand in `code`."""
+    return FACT.sub(r"`\1`", text[0].upper() + text[1:]) + "."
+
+
+def bad_releases() -> str:
+    """An item for each known-bad release."""
+    items = []
+    for entry in yaml.safe_load((RULES / "bad_releases.yml").read_text())["__preflight_bad_releases"]:
+        source = re.sub("/(issues|pull)/", "#", entry["source"].removeprefix("https://github.com/"))
+        source = re.sub("/blob/(.*)/CHANGELOG.md", r" \1, change log", source)
+        where = (
+            f"{entry['program']} from {entry['from']} to below {entry['below']}. Boards: {entry['boards']}."
+        )
+        of = f"{link(entry['id'])} ({entry.get('level', 'error')})"
+        items.append(item(f"{of}: {where} {sentence(entry['happens'])} See [{source}]({entry['source']})."))
+    return "\n".join(["", *items, ""])
+
+
+def toolkit_keys() -> str:
+    """An item for each key of NVIDIA's config.toml."""
+    by_key: dict[str, list[str]] = {}
+    for entry in yaml.safe_load((RULES / "toolkit.yml").read_text())["__preflight_toolkit"]:
+        verdict = (
+            f"{link(entry['id'])} ({entry.get('level', 'error')})" if "id" in entry else entry["verdict"]
+        )
+        read = [f"from {entry['since']} on"] if "since" in entry else []
+        read += [f"before {entry['until']}"] if "until" in entry else []
+        releases = f" Toolkits {' '.join(read)} read it." if read else ""
+        text = f"{verdict}. {sentence(entry['reason'])}{releases}"
+        by_key.setdefault(entry["key"], []).append(text)
+    return "\n".join(["", *(item(f"`{key}`: {' '.join(texts)}") for key, texts in by_key.items()), ""])
+
+
 def written(page: str) -> str:
     """The page with each part between its two marks."""
-    for name, text in (("requirements", requirements()), ("etcd", releases_of_etcd())):
+    parts = {
+        "requirements": requirements(),
+        "bad releases": bad_releases(),
+        "keys of config.toml": toolkit_keys(),
+        "etcd": releases_of_etcd(),
+    }
+    for name, text in parts.items():
         begin = BEGIN.format(name)
         before, rest = page.split(begin)
         _, after = rest.split(END, 1)

@@ -5,7 +5,11 @@ import copy
 from typing import Any
 
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    preflight_docker,
+    preflight_releases,
+    preflight_toolkit,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight_module
 
 from tests.unit.roles.places import ROLES
@@ -21,9 +25,13 @@ def data(name: str) -> Any:
 
 KERNEL = data("kernel")["__preflight_kernel"]
 DOCKERD = data("dockerd")["__preflight_dockerd"]
+RELEASES = data("bad_releases")["__preflight_bad_releases"]
+TOOLKIT = data("toolkit")["__preflight_toolkit"]
 RULES = [
     *data("compatibility")["__preflight_rules"],
     *data("inventory")["__preflight_inventory_rules"],
+    *preflight_releases.rules_of_releases(RELEASES),
+    *preflight_toolkit.rules_of_toolkit(TOOLKIT),
     *preflight_module.rules_of_kernel(KERNEL, data("kernel")["__preflight_kernel_fix"]),
     *preflight_docker.rules(DOCKERD),
 ]
@@ -85,6 +93,7 @@ GOOD: dict[str, Any] = {
         "version": "27.5.1",
         "min_api_version": "1.24",
         "containerd_store": False,
+        "runc": "1.1.12",
         "images": {},
         "contents": {},
         "cgroup_driver": "systemd",
@@ -99,6 +108,14 @@ GOOD: dict[str, Any] = {
         "path": "/usr/bin/nvidia-container-runtime",
         "version": "1.16.2",
         "optional_lists": [],
+        "config": {
+            "exists": True,
+            "broken": None,
+            "unread": None,
+            "values": {"disable-require": False, "nvidia-container-runtime": {"mode": "auto"}},
+            "keys": ["disable-require", "nvidia-container-runtime.mode"],
+            "problems": {},
+        },
     },
     "k3s": {
         "version": None,

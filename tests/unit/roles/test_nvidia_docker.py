@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_iptables as iptables
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_toolkit
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config as daemon_config
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_kept_images as kept_images
@@ -276,19 +277,19 @@ def test_file_behind_a_link_is_written_by_ansibles_own_move(tmp_path: Path) -> N
     "text", ["", TOML, "accept-nvidia-visible-devices-as-volume-mounts = false\n[a]\nb = 1\n"]
 )
 def test_strict_mode_is_reversible_and_written_once(text: str) -> None:
-    strict = environment.strict_config(text, True)
-    assert environment.strict_config(strict, True) == strict
-    assert environment.strict_config(strict, False) == text
+    strict = jetson_toolkit.strict_config(text, True)
+    assert jetson_toolkit.strict_config(strict, True) == strict
+    assert jetson_toolkit.strict_config(strict, False) == text
 
 
 def test_strict_mode_restarts_nothing(tmp_path: Path) -> None:
     ((path, _, _, restarts),), choices = planned(tmp_path, strict=True)
-    assert (path, restarts, choices) == (environment.RUNTIME_CONFIG, False, {})
+    assert (path, restarts, choices) == (jetson_toolkit.RUNTIME_CONFIG, False, {})
 
 
 def test_runtime_reads_the_options_of_strict_mode() -> None:
     before = "accept-nvidia-visible-devices-as-volume-mounts = false\n" + TOML
-    read = tomllib.loads(environment.strict_config(before, True))
+    read = tomllib.loads(jetson_toolkit.strict_config(before, True))
     assert read["accept-nvidia-visible-devices-envvar-when-unprivileged"] is False
     assert read["accept-nvidia-visible-devices-as-volume-mounts"] is True
     assert read["disable-require"] is False

@@ -9,7 +9,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import prefligh
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_boards import kernel_facts
 
 from tests.unit.roles.places import PLUGINS, ROLES, Data
-from tests.unit.roles.preflight_facts import KERNEL, RULES, data, with_facts
+from tests.unit.roles.preflight_facts import KERNEL, RELEASES, RULES, TOOLKIT, data, with_facts
 
 DRA = {
     "gpu_device_plugin_api": "dra",
@@ -78,7 +78,7 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
         "nvidia-runtime-jetpack4",
     ),
     ({"jetpack": "4.6", "nvidia_runtime__version": "1.9.0", **CUDA_LIST}, "nvidia-runtime-lists"),
-    ({"strict": True, "nvidia_runtime__version": "1.17.9"}, "nvidia-runtime-strict"),
+    ({"strict": True, "nvidia_runtime__version": "1.16.2"}, "nvidia-runtime-strict"),
     (
         {
             "strict": True,
@@ -350,6 +350,8 @@ LENIENT = {
     "nvidia-runtime-absent",
     "nvidia-runtime-lists",
     "units-memory-low",
+    *(entry["id"] for entry in (*RELEASES, *TOOLKIT) if entry.get("level") == "warning"),
+    "toolkit-unread",
 }
 
 

@@ -74,6 +74,9 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
         )
     ),
     r"nvidia-container-toolkit=1\.7\.0": lambda board, *_: version(board["jetpack"]) < (5,),
+    # NVIDIA's own archive keeps each release.
+    r"nvidia-container-toolkit=1\.(17|18|19)\.": lambda *_: True,
+    r"nvidia-container-toolkit=1\.16\.2": lambda board, *_: version(board["jetpack"])[0] == 6,
     r"apt dist-upgrade": lambda board, *_: version(board["jetpack"]) < (4, 6, 1),
     r"systemctl enable --now docker": lambda *_: True,
     r"docker-ce=5:27\.5\.1": lambda _, line, __: version(line.docker_ce) >= (27, 5, 1),
@@ -88,11 +91,12 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
 # Commands of every Ubuntu from 18.04 on, and settings that no board refuses.
 ANYWHERE = re.compile(
     r"sudo (reboot|depmod|apt update|apt-mark unhold PACKAGE|apt install iptables|"
-    r"apt install --only-upgrade docker\.io|"
+    r"apt install --only-upgrade (docker\.io|runc|containerd\.io)|"
     r"apt-mark hold (docker-ce|docker\.io containerd)|journalctl .*|systemctl edit docker|unshare .*|"
     r"update-alternatives .*)|"
     r"docker (pull REGISTRY/NAME:TAG|push)|openssl rand -hex 16|python3 -m json\.tool .*|"
     r"cgroup_disable|disable-network-policy: true|exec-opts|"
+    r"\[[\w-]+\]|(disable-cuda-compat-lib-hook|ldconfig|mode) = .*|"  # of config.toml
     r"-e jetson_k3s_confirm=[\w-]+|fail-swap-on|swapon --show|"
     r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
 )

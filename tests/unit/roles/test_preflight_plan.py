@@ -49,6 +49,8 @@ TABLES: Any = {
     "kernel_fix": data("kernel")["__preflight_kernel_fix"],
     "dockerd": data("dockerd")["__preflight_dockerd"],
     "etcd": data("etcd")["__preflight_etcd"],
+    "releases": data("bad_releases")["__preflight_bad_releases"],
+    "toolkit": data("toolkit")["__preflight_toolkit"],
 }
 BUNDLE: Data = {"indexed": False, "path": "dist", "files": {}, "versions": {}, "errors": []}
 SERVER, AGENT = "jetson-1", "jetson-2"
