@@ -119,11 +119,24 @@ class FakeCommands(Commands):
 )
 def test_version_of_the_runtime_is_nvidias(tree: Tree, text: str, version: str | None) -> None:
     lists = ("l4t.csv", "devices.csv", "tensorrt.csv", "cuda.csv", "cuda.csv.dpkg-old")
-    root = tree({facts.LISTS.replace("*.csv", name): "" for name in lists})
+    root = tree(
+        {
+            **{facts.LISTS.replace("*.csv", name): "" for name in lists},
+            "etc/nvidia-container-runtime/config.toml": '[nvidia-container-runtime]\nmode = "cdi"\n',
+        }
+    )
     said = {"nvidia-container-runtime": text, "dpkg-query": "1.7.0-1"}
     assert facts.nvidia_runtime_facts(FakeCommands(said), root) == {
         "path": "/usr/bin/nvidia-container-runtime",
         "version": version,
+        "config": {
+            "exists": True,
+            "broken": None,
+            "unread": None,
+            "values": {"nvidia-container-runtime": {"mode": "cdi"}},
+            "keys": ["nvidia-container-runtime.mode"],
+            "problems": {},
+        },
         "optional_lists": ["cuda.csv", "tensorrt.csv"],
     }
 
