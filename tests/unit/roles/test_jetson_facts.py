@@ -160,7 +160,14 @@ def test_facts_of_a_running_engine(tmp_path: Path) -> None:
     said = {
         "dockerd": "",
         "docker info": json.dumps(info),
-        "docker version": '{"Version": "20.10.24", "ApiVersion": "1.41", "MinAPIVersion": "1.12"}',
+        "docker version": json.dumps(
+            {
+                "Version": "20.10.24",
+                "ApiVersion": "1.41",
+                "MinAPIVersion": "1.12",
+                "Components": [{"Name": "runc", "Version": "1.1.3"}],
+            }
+        ),
         "docker image": "pause:3.2 sha256:aa\nregistry:5000/x:1 sha256:bb\n",
     }
     units = services.parse_units(SHOW)
@@ -178,6 +185,7 @@ def test_facts_of_a_running_engine(tmp_path: Path) -> None:
         "contents": {},
         "flags": {"--default-runtime": "default-runtime"},
         "min_api_version": "1.12",
+        "runc": "1.1.3",
     }
     assert {key: found[key] for key in expected} == expected
 
