@@ -24,7 +24,7 @@ from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system import mounts
-from tegra_device_plugin.telemetry import jtop
+from tegra_device_plugin.telemetry import jtop, jtop_facts
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +73,8 @@ class DevicePlugin(Service[PluginSettings]):
             is_standby=lambda: registrars.yields,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
-        probe = jtop.JtopProbe(settings.host_root)
+        disagreements = jtop_facts.DisagreementLog(lambda: board.detection)
+        probe = jtop.JtopProbe(settings.host_root, note=disagreements.note)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
                 from tegra_device_plugin.telemetry import httpd, plugin_pages  # noqa: PLC0415 - a start is mostly imports

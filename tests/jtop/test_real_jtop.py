@@ -6,7 +6,6 @@ reads. The service runs in mount and PID namespaces of its own, with that tree a
 path it opens is the true one. Needs root.
 """
 
-import logging
 import os
 import shutil
 import socket
@@ -20,7 +19,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.telemetry.jtop import SOCKET, read_once
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.telemetry.jtop import SOCKET, JtopError, read_once
+from tegra_device_plugin.telemetry.jtop_facts import compare
 
 from tests.boards import Fixture, build, load
 from tools.cache import cached
@@ -81,6 +82,7 @@ exec chroot "$board" "$@"
 
 BOARDS = load()
 VERSIONS = ("4.3.2", "7.2.2")  # the last one of JetPack 4's Python, and of today's
+FACTS = ("model", "module", "l4t", "jetpack", "gpu", "compute-capability")
 RELAY = Path(__file__).parents[2] / "roles/jtop/files/jtop_relay.py"
 
 # jtop's name for the module; power mode and load as the simulated board has them.
@@ -243,7 +245,7 @@ def test_all_telemetry_arrives(version: str, type_: str, board: Path) -> None:
     with running(version, fixture, board), relayed(version, board):
         (board / "sys" / fixture.gpu_device / "load").write_text("345\n")
         told = read_once(board)
-    assert told is not None
+        found = detect(board)
     assert told.gpu_load_percent == 34.5
     assert told.gpu_frequency_hz == fixture.data["devfreq_min"]
     assert told.gpu_temperature_celsius == pytest.approx(48.0, abs=1)
@@ -254,23 +256,42 @@ def test_all_telemetry_arrives(version: str, type_: str, board: Path) -> None:
     assert told.module == MODULES[type_]
     assert told.part_number == fixture.data["p_number"]
     assert told.jetpack == fixture.jetpack
+    assert told.model == fixture.data["dt_model"]
+    assert told.l4t == fixture.l4t
+    assert told.gpu == fixture.data["of_node_name"]
+    assert told.compute_capability == fixture.compute_capability
+    compared = {fact.name: fact.agrees for fact in compare(found, told)}
+    assert compared == dict.fromkeys(FACTS, True) | ({"gpu": None} if told.gpu == "gpu" else {})
+
+
+def test_another_release_file_than_that_of_the_board_is_named(board: Path) -> None:
+    """An upgrade without a reboot: jtop has the facts since its start."""
+    with running("7.2.2", BOARDS["agxorin-jp6"], board), relayed("7.2.2", board):
+        file = board / "etc/nv_tegra_release"
+        file.write_text(file.read_text().replace("REVISION: 4.3", "REVISION: 4.4"))
+        told, found = read_once(board), detect(board)
+    assert {fact.name for fact in compare(found, told) if fact.agrees is False} == {"l4t", "jetpack"}
 
 
 def test_thor_without_nvml_tells_what_it_can(board: Path) -> None:
     with running("7.2.2", BOARDS["thor5000-jp70"], board), relayed("7.2.2", board):
         told = read_once(board)
-    assert told is not None
+        found = detect(board)
+    assert {fact.name: fact.agrees for fact in compare(found, told)} == dict.fromkeys(
+        set(FACTS) - {"gpu"}, True
+    )
     assert told.gpu_load_percent is None
     assert told.memory_total_bytes == BOARDS["thor5000-jp70"].memory_bytes
     assert told.gpu_temperature_celsius == pytest.approx(48.0, abs=1)
 
 
 @pytest.mark.parametrize(("service_version", "client_version"), [VERSIONS, VERSIONS[::-1]])
-def test_another_version_is_said(
-    service_version: str, client_version: str, board: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    with running(service_version, BOARDS["orinnano-jp6"], board), relayed(client_version, board):
-        assert read_once(board) is None
-    assert service_version in caplog.text
-    assert client_version in caplog.text
+def test_another_version_is_said(service_version: str, client_version: str, board: Path) -> None:
+    with (
+        running(service_version, BOARDS["orinnano-jp6"], board),
+        relayed(client_version, board),
+        pytest.raises(JtopError) as refused,
+    ):
+        read_once(board)
+    assert service_version in str(refused.value)
+    assert client_version in str(refused.value)

@@ -15,7 +15,12 @@ FILES = CHECKOUT / "roles/monitoring/files"
 # What Prometheus and the scrape job add to every sample.
 ADDED = frozenset({"job", "instance", "node"})
 # What the pages say only while jtop's service runs.
-OF_JTOP = frozenset({"tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"})
+OF_JTOP = frozenset(
+    {
+        *("tegra_gpu_memory_bytes", "tegra_memory_used_bytes", "tegra_power_mode"),
+        "tegra_jtop_disagreement",
+    }
+)
 # And only with configured units.
 OF_UNITS = frozenset(
     {

@@ -12,6 +12,7 @@ from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
+from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
@@ -109,8 +110,9 @@ async def of_jtop(root: Path) -> str:
     """Return the plugin's page when jtop runs. The telemetry is made up, the page is real."""
     boards.build(boards.load()[BOARD], root)
     advertised, counted = AdvertisedResources(), Counters()
-    telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W")
+    telemetry = Telemetry(gpu_memory_bytes=1, memory_used_bytes=2, power_mode="15W", l4t="1.0", gpu="gpu")
     board = BoardWatch(PluginSettings(host_root=root), Prerequisites(), ResourcePublisher(advertised))
+    board.detection = detect(root)
     registrars = Registrars(Instance(), root, advertised, counted)
     return (await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()).text
 

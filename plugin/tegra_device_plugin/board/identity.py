@@ -41,6 +41,8 @@ class Board(NamedTuple):
     module: str | None
     model: str | None
     evidence: tuple[Evidence, ...]
+    part_numbers: tuple[str, ...] = ()
+    """Numbers of modules and carriers in the device tree's `compatible`, such as `p3767-0005`."""
 
 
 def identify(root: Path) -> Board:
@@ -76,6 +78,7 @@ def identify(root: Path) -> Board:
             release,
             *jetpack_evidence,
         ),
+        part_numbers=tuple(_part_numbers(_names(compatible))),
     )
 
 
@@ -127,15 +130,21 @@ def _module(compatible: Sequence[str]) -> str | None:
     differ in nothing that counts here): the first that is known wins, numbers before names.
     """
     modules = catalogue.load().modules
-    entries = [entry.removeprefix("nvidia,") for entry in compatible]
-    numbers = [
-        match[0] for entry in entries for part in entry.split("+") if (match := _PART_NUMBER.match(part))
-    ]
-    known = next((modules[key] for key in (*numbers, *entries) if key in modules), None)
+    entries = _names(compatible)
+    known = next((modules[key] for key in (*_part_numbers(entries), *entries) if key in modules), None)
     if known:
         return known
     plugged = [entry.partition("+")[2] for entry in entries if "+" in entry]
     return next((match[0] for part in plugged if (match := _PART_NUMBER.match(part))), None)
+
+
+def _names(compatible: Sequence[str]) -> list[str]:
+    return [entry.removeprefix("nvidia,") for entry in compatible]
+
+
+def _part_numbers(entries: Sequence[str]) -> list[str]:
+    parts = (_PART_NUMBER.match(part) for entry in entries for part in entry.split("+"))
+    return [match[0] for match in parts if match]
 
 
 def _l4t(host: HostTree) -> tuple[str | None, Evidence]:

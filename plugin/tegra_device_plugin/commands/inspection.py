@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.board import health, labels
 from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.identity import Evidence
 from tegra_device_plugin.commands.common import (
     EXIT_FAILED,
     EXIT_OK,
@@ -28,7 +30,9 @@ from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE
-from tegra_device_plugin.telemetry import jtop
+from tegra_device_plugin.telemetry import jtop, jtop_facts
+
+logger = logging.getLogger(__name__)
 
 
 def _detect_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +44,16 @@ def _detect(options: argparse.Namespace) -> int:
     """Print the facts; the exit code shows whether there is a Tegra GPU."""
     detection = detect(options.host_root)
     facts = detection.as_dict()
-    if telemetry := jtop.read_once(options.host_root):
-        facts["module"] = facts["module"] or telemetry.module
-        facts["jetpack"] = facts["jetpack"] or telemetry.jetpack
-        detail = ", ".join(filter(None, (telemetry.module, telemetry.part_number, telemetry.power_mode)))
-        facts["evidence"].append({"source": "jtop", "found": True, "detail": detail})
+    evidence = facts.pop("evidence")  # the last one
+    try:
+        telemetry = jtop.read_once(options.host_root)
+    except jtop.JtopError as error:
+        evidence.append(Evidence(jtop_facts.SOURCE, False, str(error))._asdict())
+    else:
+        compared = jtop_facts.compare(detection, telemetry)
+        facts["jtop"] = jtop_facts.as_dict(compared) | {"power_mode": telemetry.power_mode}
+        evidence += [fact.evidence._asdict() for fact in compared]
+    facts["evidence"] = evidence
     if options.output == "json":
         print_line(json.dumps(facts, indent=2))
     else:
@@ -89,7 +98,11 @@ def _labels(options: argparse.Namespace) -> int:
     """Print or write the labels; the exit code shows whether there are any."""
     content = read_file(options.config)
     detection = detect(options.host_root)
-    telemetry = jtop.read_once(options.host_root)
+    try:
+        telemetry = jtop.read_once(options.host_root)
+    except jtop.JtopError as error:
+        logger.info("no telemetry from jtop: %s", error)
+        telemetry = jtop.Telemetry()
     units = content.units
     weighted = options.qos_policy == "burst-share"
     found = labels.node_labels(
@@ -97,8 +110,9 @@ def _labels(options: argparse.Namespace) -> int:
         replicas=None if units else content.sharing.replicas,
         renamed=DEFAULT_RESOURCE not in units.resources if units else content.sharing.renamed,
         memory_unit=units.memory_unit if units else None,
-        power_mode=telemetry.power_mode if telemetry else None,
+        power_mode=telemetry.power_mode,
         gpu_share=_gpu_share(options.host_root, detection.gpu.state) if weighted else None,
+        jtop=jtop_facts.by_label(jtop_facts.compare(detection, telemetry)),
     )
     text = labels.render(found, options.output)
     if options.output_file:

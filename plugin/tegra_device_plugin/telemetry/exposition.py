@@ -30,6 +30,7 @@ HELP = {
     "tegra_gpu_temperature_celsius": "Temperature of the GPU.",
     "tegra_gpu_memory_bytes": "Memory that the GPU uses, by jtop.",
     "tegra_memory_used_bytes": "Memory in use, by jtop.",
+    "tegra_jtop_disagreement": "Whether jtop and the board's files disagree in the fact: 1 if they do.",
     "tegra_power_mode": "The mode set by nvpmodel, always 1.",
     "tegra_device_plugin_allocations_total": "Containers that requested devices.",
     "tegra_device_plugin_registrations_total": "Registrations with a kubelet.",

@@ -14,6 +14,7 @@ import contextlib
 import json
 import logging
 import math
+import re
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from pathlib import Path
@@ -29,13 +30,20 @@ _DEADLINE_SECONDS = 3 * _INTERVAL_SECONDS
 _FRESH_SECONDS = 4 * _INTERVAL_SECONDS
 _RETRY_SECONDS = (5.0, 10.0, 20.0, 40.0, 60.0)
 _LINE_LIMIT = 65536  # bytes; a line has under 1,000
-_TEXT_LIMIT = 100  # characters of a name; the longest known name has about 40
+_TEXT_LIMIT = 100  # characters of a name; the longest known name has about 70
+_REASON_LIMIT = 200  # characters of the relay's reason for an end
+# A relay sends a sample in 5 s. One that sends more is read no faster than that: it would take a processor.
+_PAUSE_SECONDS = 1.0
 
 logger = logging.getLogger(__name__)
 
 
 class Telemetry(NamedTuple):
-    """A sample of jtop; None is unknown. The board facts come from the module's EEPROM."""
+    """A sample of jtop; None is unknown or invalid.
+
+    Of the board's facts, the part number is that of the module's EEPROM, and jtop has the module's name and
+    JetPack from tables of its own.
+    """
 
     gpu_load_percent: float | None = None
     gpu_frequency_hz: int | None = None
@@ -47,6 +55,22 @@ class Telemetry(NamedTuple):
     module: str | None = None
     part_number: str | None = None
     jetpack: str | None = None
+    model: str | None = None
+    l4t: str | None = None
+    gpu: str | None = None
+    """The GPU's name: of its device tree node, or on a Thor NVML's."""
+    compute_capability: str | None = None
+
+
+_VERSION = r"[0-9]{1,4}(?:\.[0-9]{1,4}){0,3}"
+# Names are free text, and these have a form. An EEPROM that was never written has the number `pÿÿÿÿ-ÿÿÿÿ`.
+_FORMS = {
+    "part_number": re.compile(r"[a-z][0-9]{4}-[0-9]{4}"),
+    # `6.1 (rev1)`, `7.2 GA`
+    "jetpack": re.compile(rf"{_VERSION}(?: [ -~]{{1,20}})?"),
+    "l4t": re.compile(_VERSION),
+    "compute_capability": re.compile(r"[0-9]{1,2}\.[0-9]{1,2}"),
+}
 
 
 class JtopError(Exception):
@@ -54,22 +78,32 @@ class JtopError(Exception):
 
 
 class Timeouts(NamedTuple):
-    """The deadlines of samples, and the times between two connections after failures, in seconds."""
+    """Deadlines of samples, times between two connections after failures, the least time between samples.
+
+    All are in seconds.
+    """
 
     first: float = _FIRST_DEADLINE_SECONDS
     later: float = _DEADLINE_SECONDS
     retries: Sequence[float] = _RETRY_SECONDS
+    pause: float = _PAUSE_SECONDS
 
 
 class JtopProbe:
     """Keeps the newest telemetry of the relay whose socket is below a host root."""
 
     def __init__(
-        self, host_root: Path, timeouts: Timeouts | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        host_root: Path,
+        timeouts: Timeouts | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        note: Callable[[Telemetry], None] = lambda _: None,
     ) -> None:
+        """`note` gets each sample, and must not raise."""
         self._relay = host_root / SOCKET
         self._timeouts = timeouts or Timeouts()
         self._clock = clock
+        self._note = note
         self._latest: tuple[float, Telemetry] | None = None
         self._logged: str | None = None
 
@@ -89,6 +123,8 @@ class JtopProbe:
                         self._latest = self._clock(), telemetry
                         attempt = 0
                         self._log("jtop: telemetry is available")
+                        self._note(telemetry)
+                        await asyncio.sleep(self._timeouts.pause)
             except JtopError as error:
                 self._log(f"no telemetry from jtop: {error}")
             await asyncio.sleep(self._timeouts.retries[min(attempt, len(self._timeouts.retries) - 1)])
@@ -101,18 +137,14 @@ class JtopProbe:
             self._logged = message
 
 
-def read_once(host_root: Path, timeouts: Timeouts | None = None) -> Telemetry | None:
-    """Give one sample, for commands that end; None if jtop does not answer within 20 s."""
+def read_once(host_root: Path, timeouts: Timeouts | None = None) -> Telemetry:
+    """Give one sample, for commands that end. Raises JtopError, also if there is none within 20 s."""
 
-    async def first() -> Telemetry | None:
+    async def first() -> Telemetry:
         async with contextlib.aclosing(_samples(host_root / SOCKET, timeouts or Timeouts())) as samples:
-            return await anext(samples, None)
+            return await anext(samples)
 
-    try:
-        return asyncio.run(first())
-    except JtopError as error:
-        logger.info("no telemetry from jtop: %s", error)
-        return None
+    return asyncio.run(first())
 
 
 async def _samples(relay: Path, timeouts: Timeouts) -> AsyncGenerator[Telemetry]:
@@ -157,7 +189,8 @@ def _parse(line: bytes) -> Telemetry:
     if not isinstance(message, dict):
         raise JtopError("the relay sends invalid lines")
     if "error" in message:
-        raise JtopError(str(message["error"])[:200])
+        reason = str(message["error"])[:_REASON_LIMIT]
+        raise JtopError("".join(letter if letter.isprintable() else "?" for letter in reason))
     known: dict[str, float | int | str | None] = {}
     for name in Telemetry._fields:
         value = message.get(name)
@@ -167,7 +200,7 @@ def _parse(line: bytes) -> Telemetry:
             number = _number(value)
             known[name] = None if number is None else int(number)
         else:
-            known[name] = _text(value)
+            known[name] = _text(value, _FORMS.get(name))
     return Telemetry(**known)  # type: ignore[arg-type]  # matched to the fields' types by name, above
 
 
@@ -182,8 +215,8 @@ def _number(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _text(value: object) -> str | None:
-    """Give a text that is valid in a label and on a line of the log, else None."""
-    if isinstance(value, str) and value.isprintable() and 0 < len(value) <= _TEXT_LIMIT:
-        return value
-    return None
+def _text(value: object, form: re.Pattern[str] | None) -> str | None:
+    """Give a text that is valid on a line of the log, and has the form of its kind, else None."""
+    if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= _TEXT_LIMIT:
+        return None
+    return value if form is None or form.fullmatch(value) else None

@@ -12,7 +12,7 @@ from tegra_device_plugin.config.settings import PluginSettings
 from tegra_device_plugin.kubelet.endpoint import AdvertisedResources, Counters
 from tegra_device_plugin.kubelet.registrar import Registrars
 from tegra_device_plugin.sharing.allocation import Resource
-from tegra_device_plugin.telemetry import httpd
+from tegra_device_plugin.telemetry import httpd, jtop_facts
 from tegra_device_plugin.telemetry.exposition import Metric, gauge, gauges, histogram, results
 from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import VERSION
@@ -117,6 +117,12 @@ class Pages(StatusPages):
             yield gauge("tegra_memory_used_bytes", telemetry.memory_used_bytes)
             if telemetry.power_mode:
                 yield gauge("tegra_power_mode", 1, mode=telemetry.power_mode)
+            if detection := self._board.detection:
+                facts = jtop_facts.compare(detection, telemetry)
+                yield gauges(
+                    "tegra_jtop_disagreement",
+                    (({"fact": fact.name}, not fact.agrees) for fact in facts if fact.agrees is not None),
+                )
 
 
 def _labels(resource: Resource) -> Mapping[str, str]:

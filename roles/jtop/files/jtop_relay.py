@@ -56,6 +56,10 @@ def _telemetry(client: Any) -> dict[str, Any]:
         "module": lambda: client.board["hardware"]["Module"],
         "part_number": lambda: client.board["hardware"]["P-Number"],
         "jetpack": lambda: client.board["hardware"]["Jetpack"],
+        "model": lambda: client.board["hardware"]["Model"],
+        "l4t": lambda: client.board["hardware"]["L4T"],
+        "gpu": lambda: next(iter(client.gpu)),
+        "compute_capability": lambda: client.board["hardware"]["CUDA Arch BIN"],
     }
     telemetry = {}
     for key, read in readings.items():

@@ -7,17 +7,15 @@ The real one is tested apart.
 import asyncio
 import json
 import logging
-import socket
-import tempfile
-import threading
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tegra_device_plugin.telemetry.jtop import SOCKET, JtopProbe, Telemetry, Timeouts, read_once
+from tegra_device_plugin.telemetry.jtop import JtopError, JtopProbe, Telemetry, Timeouts, read_once
 
 from tests.conformance.awaited import eventually
+from tests.unit.plugin.jtop_relay import Relay, relay
 
 FULL = {
     "gpu_load_percent": 34.5,
@@ -30,68 +28,12 @@ FULL = {
     "module": "NVIDIA Jetson Orin Nano",
     "part_number": "p3767-0005",
     "jetpack": "6.2",
+    "model": "NVIDIA Jetson Orin Nano Developer Kit",
+    "l4t": "36.4.3",
+    "gpu": "gpu",
+    "compute_capability": "8.7",
 }
 SENT = json.dumps(FULL).encode() + b"\n"
-
-
-class Relay:
-    """SIMULATED: accepts connections below a host root, says some bytes in each, and keeps or closes it."""
-
-    def __init__(self, host: Path, sent: bytes, *, closes: bool = False) -> None:
-        self.accepted: list[socket.socket] = []
-        path = host / SOCKET
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._sent, self._closes = sent, closes
-        self._listener = socket.socket(socket.AF_UNIX)
-        self._listener.bind(str(path))
-        self._listener.listen()
-        self._thread = threading.Thread(target=self._serve)
-        self._thread.start()
-
-    def _serve(self) -> None:
-        while True:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self.accepted.append(connection)
-            with suppress(OSError):  # the plugin has enough
-                connection.sendall(self._sent)
-            if self._closes:
-                connection.close()
-
-    def heard(self) -> bytes:
-        """All that came by the first connection, until the plugin has closed it."""
-        first = self.accepted[0]
-        first.settimeout(10)
-        return b"".join(iter(lambda: first.recv(4096), b""))
-
-    def close_accepted(self) -> None:
-        """Close what is accepted until now. The thread may accept one more, which the plugin had left."""
-        for connection in self.accepted:
-            connection.close()
-
-    def end(self) -> None:
-        self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self._thread.join()
-        self.close_accepted()
-
-
-@pytest.fixture
-def host() -> Iterator[Path]:
-    """The root of a host, with a path that is short enough for the relay's socket."""
-    with tempfile.TemporaryDirectory(prefix="host-", dir="/tmp") as made:
-        yield Path(made)
-
-
-@contextmanager
-def relay(host: Path, sent: bytes, *, closes: bool = False) -> Iterator[Relay]:
-    made = Relay(host, sent, closes=closes)
-    try:
-        yield made
-    finally:
-        made.end()
 
 
 @asynccontextmanager
@@ -148,6 +90,11 @@ async def test_relay_that_comes_later_is_found(host: Path, caplog: pytest.LogCap
 # What a relay says, whether it then closes the connection, and the plugin's message.
 FAILURES = {
     "says why": (b'{"error": "JtopException: not active"}\n', False, "not active"),
+    "says why with control characters": (
+        b'{"error": "\\u001b[2J\\nINFO all is well"}\n',
+        False,
+        "?[2J?INFO all",
+    ),
     "says garbage": (b"<html>\n", False, "invalid lines"),
     "floods with one line": (b"x" * 1_000_000, False, "invalid lines"),
     "ends": (b"", True, "has ended"),
@@ -163,7 +110,7 @@ async def test_a_failure_is_logged_once_and_the_relay_asked_again(
 ) -> None:
     caplog.set_level(logging.INFO)
     seconds = 0.1 if reason == "no answer" else 3600
-    timeouts = Timeouts(first=seconds, later=seconds, retries=(0,))
+    timeouts = Timeouts(first=seconds, later=seconds, retries=(0,), pause=0)
     with relay(host, sent, closes=closes) as made:
         before = _sockets()
         async with running(JtopProbe(host, timeouts)):
@@ -190,6 +137,16 @@ async def test_cancelled_at_any_moment_it_ends_and_leaves_nothing(turns: int, ho
         await eventually(lambda: not _left(made, before))
 
 
+async def test_a_relay_that_sends_without_a_pause_takes_no_processor(host: Path) -> None:
+    noted: list[Telemetry] = []
+    with relay(host, SENT * 100):
+        async with running(JtopProbe(host, Timeouts(pause=3600), note=noted.append)):
+            await eventually(lambda: noted)
+            for _ in range(100):
+                await asyncio.sleep(0)
+    assert len(noted) == 1
+
+
 async def test_nothing_is_sent_to_the_relay(host: Path) -> None:
     with relay(host, SENT) as made:
         probe = JtopProbe(host)
@@ -210,6 +167,10 @@ NOT_FINITE = (
         "module": json.dumps("two\nlines"),
         "part_number": json.dumps("\ud800"),
         "jetpack": '""',
+        "model": json.dumps("\u202etik"),
+        "l4t": '"36.4.3; rm"',
+        "gpu": '"\\u001b[31m"',
+        "compute_capability": '"8.7.1"',
     },
     Telemetry(memory_total_bytes=1500),
 )
@@ -221,6 +182,11 @@ OF_ANOTHER_TYPE = (
         "module": "null",
         "gpu_temperature_celsius": "48",
         "x": "1",
+        "l4t": "36.4",
+        "part_number": json.dumps("p\u00ff\u00ff\u00ff\u00ff-\u00ff\u00ff\u00ff\u00ff"),
+        "compute_capability": "8.7",
+        "gpu": '{"name": "gpu"}',
+        "model": '["a"]',
     },
     Telemetry(gpu_frequency_hz=306000000, gpu_temperature_celsius=48.0),
 )
@@ -233,12 +199,9 @@ def test_an_invalid_value_is_dropped(odd: dict[str, str], telemetry: Telemetry, 
         assert read_once(host) == telemetry
 
 
-def test_a_socket_path_that_cannot_be_reached_gives_no_telemetry(
-    host: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
-    assert read_once(host / ("x" * 300)) is None
-    assert "path too long" in caplog.text
+def test_a_socket_path_that_cannot_be_reached_gives_no_telemetry(host: Path) -> None:
+    with pytest.raises(JtopError, match="path too long"):
+        read_once(host / ("x" * 300))
 
 
 def _absent(host: Path) -> None:
@@ -251,13 +214,10 @@ def _stale(host: Path) -> None:
 
 
 @pytest.mark.parametrize("prepare", [_absent, _stale])
-def test_without_a_relay_there_is_no_sample(
-    prepare: Callable[[Path], None], host: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.INFO)
+def test_without_a_relay_there_is_no_sample(prepare: Callable[[Path], None], host: Path) -> None:
     prepare(host)
-    assert read_once(host) is None
-    assert "the relay does not run" in caplog.text
+    with pytest.raises(JtopError, match="the relay does not run"):
+        read_once(host)
 
 
 def test_a_single_sample(host: Path) -> None:
@@ -267,5 +227,5 @@ def test_a_single_sample(host: Path) -> None:
 
 
 def test_a_single_sample_is_not_awaited_for_ever(host: Path) -> None:
-    with relay(host, b""):
-        assert read_once(host, Timeouts(first=0.2)) is None
+    with relay(host, b""), pytest.raises(JtopError, match="no answer"):
+        read_once(host, Timeouts(first=0.2))

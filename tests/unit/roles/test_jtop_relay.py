@@ -105,7 +105,12 @@ def test_the_facts_of_jetson_stats_are_converted_to_base_units() -> None:
         memory={"RAM": {"tot": 8, "used": 4, "shared": 2}},
         temperature={"cpu": {"temp": 50.0}, "gpu": {"temp": 41.5, "online": True}},
         nvpmodel=SimpleNamespace(name="15W"),
-        board={"hardware": {"Module": "Orin Nano", "P-Number": "p3767-0005", "Jetpack": "6.2"}},
+        board={
+            "hardware": {
+                **{"Module": "Orin Nano", "P-Number": "p3767-0005", "Jetpack": "6.2", "L4T": "36.4.3"},
+                **{"Model": "NVIDIA Orin", "CUDA Arch BIN": "8.7", "Serial Number": "1423000000000"},
+            }
+        },
     )
     assert relay._telemetry(facts) == {
         "gpu_load_percent": 12.5,
@@ -118,6 +123,10 @@ def test_the_facts_of_jetson_stats_are_converted_to_base_units() -> None:
         "module": "Orin Nano",
         "part_number": "p3767-0005",
         "jetpack": "6.2",
+        "model": "NVIDIA Orin",
+        "l4t": "36.4.3",
+        "gpu": "gpu",
+        "compute_capability": "8.7",
     }
 
 
