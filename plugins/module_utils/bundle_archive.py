@@ -6,7 +6,7 @@ import json
 import os
 import re
 import tarfile
-from typing import Dict, NamedTuple
+from typing import Any, Dict, NamedTuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import content_of_config
 
@@ -15,6 +15,9 @@ LARGEST_DOCUMENT = 4 << 20  # what registries take for a manifest
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
 CONTROLLER = "controller"  # the only directory: wheels that no board gets
 NAME = re.compile("^({}/)?[^/]+$".format(CONTROLLER))
+
+
+JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 
 class BundleError(Exception):
@@ -35,6 +38,21 @@ def sha256(path: str) -> str:
         for block in iter(lambda: handle.read(BLOCK), b""):
             digest.update(block)
     return digest.hexdigest()
+
+
+def jtop(path: str) -> Dict[str, Any]:
+    """The key `jtop` of a bundle with wheels: the version of jetson-stats and all of the wheels' names."""
+    wheels = sorted(name for name in os.listdir(path) if name.endswith(".whl"))
+    if not wheels:
+        return {}
+    stats = [match for match in map(JETSON_STATS.match, wheels) if match]
+    if len(stats) != 1:
+        raise BundleError(
+            "the bundle has {} wheels of jetson-stats ({}); expected is one: remove the others".format(
+                len(stats), ", ".join(match.string for match in stats) or "among {}".format(", ".join(wheels))
+            )
+        )
+    return {"jtop": {"version": stats[0].group(1), "wheels": wheels}}
 
 
 def parse_sums(text: str) -> Dict[str, str]:

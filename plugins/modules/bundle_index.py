@@ -3,7 +3,6 @@
 """Write bundle.yml and SHA256SUMS of an offline bundle from its files. Runs on the controller."""
 
 import os
-import re
 from typing import Any, Dict, Optional
 
 import yaml
@@ -13,6 +12,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive 
     CONTROLLER,
     BundleError,
     archived_images,
+    jtop,
     sha256,
 )
 
@@ -40,7 +40,6 @@ Data = Dict[str, Any]  # parsed YAML
 SUMS, INDEX = "SHA256SUMS", "bundle.yml"
 SIGNATURE = SUMS + ".sig"  # of a release
 FORMAT = 1
-JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
 
 
 def one_image(path: str, name: str, word: str = "") -> str:
@@ -56,21 +55,6 @@ def one_image(path: str, name: str, word: str = "") -> str:
             )
         )
     return images[0]
-
-
-def jtop(path: str) -> Data:
-    """The key `jtop` of a bundle with wheels: the version of jetson-stats and all of the wheels' names."""
-    wheels = sorted(name for name in os.listdir(path) if name.endswith(".whl"))
-    if not wheels:
-        return {}
-    stats = [match for match in map(JETSON_STATS.match, wheels) if match]
-    if len(stats) != 1:
-        raise BundleError(
-            "the bundle has {} wheels of jetson-stats ({}); expected is one: remove the others".format(
-                len(stats), ", ".join(match.string for match in stats) or "among {}".format(", ".join(wheels))
-            )
-        )
-    return {"jtop": {"version": stats[0].group(1), "wheels": wheels}}
 
 
 def describe(path: str, arch: str, k3s_version: Optional[str]) -> Data:

@@ -16,6 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive 
     parse_sums,
     sha256,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import jtop as bundled_jtop
 
 DOCUMENTATION = r"""
 module: bundle_info
@@ -29,12 +30,18 @@ options:
     description: >-
       Without a bundle the release of K3s that boards download. O(path) then has no index, and the plugin's
       images as C(make image) writes them, if there are any.
+  jtop:
+    description: Without a bundle, the directory in O(path) with wheels of jetson-stats, if it is there.
+    default: ""
 """
 
 RETURN = r"""
 path: {description: Directory of the bundle.}
+wheels: {description: Directory of the wheels of jetson-stats. It may not exist.}
 indexed: {type: bool, description: 'Is it a bundle?'}
-versions: {type: dict, description: The content of bundle.yml. Without a bundle C(k3s_version) only.}
+versions:
+  type: dict
+  description: The content of bundle.yml. Without a bundle C(k3s_version), and C(jtop) if there are wheels.
 files:
   type: dict
   description: >-
@@ -110,7 +117,7 @@ def check_wheels(versions: Data, sums: dict[str, str]) -> None:
 
 def inspect(path: str) -> Data:
     """Content of the bundle at path, and what is wrong with it."""
-    facts: Data = {"path": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
+    facts: Data = {"path": path, "wheels": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -124,14 +131,21 @@ def inspect(path: str) -> Data:
     return facts
 
 
-def inspect_built(path: str, k3s_version: str) -> Data:
-    """The same without a bundle: the current images of the plugin in `dist` of a checkout."""
+def inspect_built(path: str, k3s_version: str, jtop: str = "") -> Data:
+    """The same without a bundle: the current images of the plugin in `dist` of a checkout, and wheels."""
     built = {name: os.path.join(path, name) for name in built_images.current(path)}
+    versions: Data = {"k3s_version": k3s_version}
+    directory = os.path.join(path, jtop)
+    if jtop and os.path.isdir(directory):
+        versions.update(bundled_jtop(directory))
+        wheels = versions.get("jtop", {}).get("wheels", [])
+        built.update({name: os.path.join(directory, name) for name in wheels})
     files = {name: check_file(file, sha256(file)) for name, file in built.items()}
     return {
         "path": path,
+        "wheels": directory,
         "indexed": False,
-        "versions": {"k3s_version": k3s_version},
+        "versions": versions,
         "files": files,
         "errors": [],
     }
@@ -140,12 +154,17 @@ def inspect_built(path: str, k3s_version: str) -> Data:
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"path": {"type": "path", "required": True}, "k3s_version": {"type": "str"}},
+        argument_spec={
+            "path": {"type": "path", "required": True},
+            "k3s_version": {"type": "str"},
+            "jtop": {"type": "str", "default": ""},
+        },
         supports_check_mode=True,
     )
     path, k3s_version = module.params["path"], module.params["k3s_version"]
+    found = inspect_built(path, k3s_version, module.params["jtop"]) if k3s_version else inspect(path)
     # No `ansible_facts`: the answer of any board may carry facts of the same name.
-    module.exit_json(changed=False, **(inspect_built(path, k3s_version) if k3s_version else inspect(path)))
+    module.exit_json(changed=False, **found)
 
 
 if __name__ == "__main__":

@@ -41,6 +41,8 @@ PIDFD_SINCE = "5.3"  # Linux' pidfd_open, by which the agent ends a process
 
 # What the plugin reads of a board, and what it gets of it in a container of its own.
 PATHS = ("/sys", "/dev", "/etc", "/proc/meminfo", "/proc/driver")
+JTOP = "/var/lib/jetson-k3s/jtop"  # the directory of the relay's socket
+JTOP_PYTHON = "3.7"  # on the board: JetPack 4 has 3.6
 # Begins the name of the container of a run with containerd. Each run has one of its own.
 CONTAINER = "tegra-device-plugin-command"
 # `ctr run` does not tell a program that its standard input has ended, if that was before the program began.
@@ -61,6 +63,7 @@ class Settings(TypedDict):
     config: dict[str, Any]
     agent: dict[str, Any]
     metrics_on_host: bool
+    jtop: bool
     container_runtime: str
     credentials: bool
     """Whether the kubelet has credentials of registries, which Docker takes, too."""
@@ -105,6 +108,8 @@ class Plan(TypedDict):
     loaded: bool
     """Whether Docker has the image of the bundle already."""
     engine: Engine
+    jtop: bool
+    """Whether jtop is installed."""
     labels_command: Command
     koordinator_command: Command | None
     """Only with Koordinator's preset."""
@@ -179,11 +184,16 @@ def engine_of(settings: Settings) -> Engine:
 
 
 def command(
-    arguments: list[str], image: plugin_image.Image, settings: Settings, stdin: str | None
+    arguments: list[str],
+    image: plugin_image.Image,
+    settings: Settings,
+    stdin: str | None,
+    more_paths: tuple[str, ...] = (),
 ) -> Command:
     """The plugin's image on the board itself, before there is a DaemonSet."""
+    paths = PATHS + more_paths
     if settings["container_runtime"] == "docker":
-        volumes = [f"--volume={path}:/host{path}:ro" for path in PATHS]
+        volumes = [f"--volume={path}:/host{path}:ro" for path in paths]
         run = ["docker", "run", "--rm", "--network=none", "--read-only"]
         options = [*(["--interactive"] if stdin else []), *volumes]
         return {"argv": [*run, *options, image.name, *arguments], "name": None, "stdin": stdin}
@@ -191,7 +201,7 @@ def command(
     name = re.sub(r":[^:/]+@", "@", image.name)
     if image.source != "registry":
         name = f"docker.io/library/{image.name}"
-    mounts = [f"--mount=type=bind,src={path},dst=/host{path},options=rbind:ro" for path in PATHS]
+    mounts = [f"--mount=type=bind,src={path},dst=/host{path},options=rbind:ro" for path in paths]
     run = ["k3s", "ctr", "--namespace=k8s.io", "run", "--rm", "--read-only", *mounts]
     # Arguments replace the image's entrypoint here.
     program = ["-c", WITH_SETTINGS, stdin] if stdin else ["-m", "tegra_device_plugin"]
@@ -199,13 +209,19 @@ def command(
     return {"argv": argv, "name": CONTAINER, "stdin": stdin}
 
 
-def labels_command(image: plugin_image.Image, settings: Settings) -> Command:
+def has_jtop(jetson: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether jtop is wanted on this board, and its Python is new enough."""
+    return bool(boolean(settings["jtop"]) and LooseVersion(jetson["python"]) >= LooseVersion(JTOP_PYTHON))
+
+
+def labels_command(image: plugin_image.Image, settings: Settings, *, jtop: bool) -> Command:
     """The command that prints the node's labels. How many share the GPU is among them."""
     agent, config = agent_of(settings["agent"]), settings["config"]
     arguments = ["labels", "--host-root=/host", "--output=json"]
     arguments += ["--config=/dev/stdin"] if config else []
     arguments += [f"--qos-policy={agent['qos_policy']}"] if agent["enabled"] else []
-    return command(arguments, image, settings, json.dumps(config) if config else None)
+    stdin = json.dumps(config) if config else None
+    return command(arguments, image, settings, stdin, (JTOP,) if jtop else ())
 
 
 def koordinator_command(image: plugin_image.Image, settings: Settings) -> Command | None:
@@ -262,7 +278,8 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
         "image": image._asdict(),
         "loaded": image.name in docker["images"],
         "engine": engine_of(settings),
-        "labels_command": labels_command(image, settings),
+        "jtop": has_jtop(jetson, settings),
+        "labels_command": labels_command(image, settings, jtop=has_jtop(jetson, settings)),
         "koordinator_command": koordinator_command(image, settings),
         # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
         # driver by itself.

@@ -88,6 +88,8 @@ class Settings(TypedDict):
     """gpu_device_plugin_config."""
     image: str
     """gpu_device_plugin_image."""
+    jtop: bool
+    """gpu_device_plugin_jtop."""
     supply_host: str
     k3s_version: str
     server_config: Facts
@@ -454,6 +456,10 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
             "restores": flag(settings["restores"]),
         },
         "gpu_device_plugin_image": settings["image"],
+        # site.yml downloads the wheels if there is no bundle.
+        "jtop_lacks_wheels": flag(settings["jtop"])
+        and board.bundle["indexed"]
+        and "jtop" not in board.bundle["versions"],
         "image_supply_host": settings["supply_host"],
         "update": update,
         "held_packages": held_packages(board),

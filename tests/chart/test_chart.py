@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 from tegra_device_plugin.cli import find_command
+from tegra_device_plugin.telemetry import jtop
 
 from release import artifacts, version
 from tests.chart.conftest import CHART, RELEASE, Helm, Object, Values
@@ -248,6 +249,22 @@ def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, st
 def test_chart_renders_what_the_playbooks_deploy(helm: Helm, name: str) -> None:
     found = without_release(normal(checked(helm, CHOICES[name].values)))
     assert without_ways(found) == without_ways(normal(deployed(CHOICES[name])))
+
+
+@pytest.mark.parametrize("name", [*CHOICES, "default"])
+def test_the_directory_of_jtops_relay_is_read_only_and_can_be_left_out(helm: Helm, name: str) -> None:
+    values = CHOICES[name].values if name in CHOICES else {}
+    with_it, without = (helm.template({**values, **more}) for more in ({}, {"jtop": False}))
+    for before, after in zip(with_it, without, strict=True):
+        if before["kind"] == "DaemonSet" and before["metadata"]["name"] == "tegra-device-plugin":
+            (container,) = pod(before)["containers"]
+            (mount,) = (one for one in container["volumeMounts"] if one["name"] == "jtop")
+            (volume,) = (one for one in pod(before)["volumes"] if one["name"] == "jtop")
+            assert mount == {"name": "jtop", "mountPath": f"/host{jtop.DIRECTORY}", "readOnly": True}
+            assert volume["hostPath"]["path"] == jtop.DIRECTORY
+            container["volumeMounts"].remove(mount)
+            pod(before)["volumes"].remove(volume)
+        assert before == after
 
 
 def test_other_settings_make_the_pods_new(helm: Helm) -> None:

@@ -314,6 +314,7 @@ def test_rule_has_the_alerts_of_the_handbook(helm: Helm) -> None:
         ({"agent": {"enabled": True, "mode": "kill"}}, "mode"),
         ({"agent": {"enabled": True, "qosPolicy": "fixed-share"}}, "qosPolicy"),
         ({"metricsOnHost": "yes"}, "metricsOnHost"),
+        ({"jtop": "yes"}, "jtop"),
         ({"podMonitor": {"enabled": True, "interval": "30"}}, "interval"),
         ({"prometheusRule": {"rules": []}}, "rules"),
         ({"nodeSelector": {"gpu": True}}, "nodeSelector"),

@@ -7,11 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError, parse_sums
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index as index
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
 from tests.lab import archive
+from tests.unit.roles.places import ROLES, Data
 from tests.unit.roles.playing import Run, play_text
 from tests.unit.roles.preflight_facts import WITHOUT_BUNDLE
 
@@ -96,6 +98,48 @@ def test_wheels_without_one_jetson_stats_are_refused(directory: Path, versions: 
         (directory / f"{name}-py3-none-any.whl").touch()
     with pytest.raises(BundleError, match=f"{len(versions)} wheels of jetson-stats"):
         index.describe(str(directory), "arm64", "v1")
+
+
+def test_wheels_without_a_bundle_are_those_of_the_directory(tmp_path: Path) -> None:
+    (tmp_path / "stray.whl").touch()
+    found = bundle_info.inspect_built(str(tmp_path), "v1", "jtop-1")
+    assert (found["versions"], found["files"]) == ({"k3s_version": "v1"}, {})
+    assert found["wheels"] == str(tmp_path / "jtop-1")
+    wheels = ["jetson_stats-7.2.2-py3-none-any.whl", "smbus2-0.6.1-py2.py3-none-any.whl"]
+    for name in wheels:
+        (tmp_path / "jtop-1" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "jtop-1" / name).write_text(name)
+    found = bundle_info.inspect_built(str(tmp_path), "v1", "jtop-1")
+    assert found["versions"]["jtop"] == {"version": "7.2.2", "wheels": wheels}
+    assert {name: state["error"] for name, state in found["files"].items()} == dict.fromkeys(wheels)
+    assert found["files"][wheels[0]]["sha256"] == hashlib.sha256(wheels[0].encode()).hexdigest()
+
+
+BUNDLED = """\
+- hosts: server
+  gather_facts: false
+  vars: {bundle_jtop: %s}
+  tasks:
+    - ansible.builtin.debug: {msg: "jtop {{ 'is' if bundle_jtop | bool else 'is not' }} in the bundle"}
+"""
+
+
+@pytest.mark.parametrize(
+    ("boards", "here", "bundled"),
+    [
+        ({}, {}, False),
+        ({"jetson-2": {"gpu_device_plugin_jtop": True}}, {}, True),
+        ({"jetson-2": {"gpu_device_plugin_jtop": "no"}}, {}, False),
+        ({}, {"gpu_device_plugin_jtop": "true"}, True),
+    ],
+)
+def test_the_bundle_has_jtop_if_a_board_is_to_have_it(
+    boards: dict[str, Data], here: Data, bundled: bool, tmp_path: Path
+) -> None:
+    default = yaml.safe_load((ROLES / "bundle/defaults/main.yml").read_text())["bundle_jtop"]
+    groups = {"server": ["jetson-1"], "k3s_cluster": {"jetson-1": {}, "jetson-2": {}} | boards}
+    run = play_text(tmp_path, BUNDLED % json.dumps(default), groups=groups, variables=here)
+    assert f"jtop is{'' if bundled else ' not'} in the bundle" in run.said
 
 
 def test_index_is_written_once(tmp_path: Path) -> None:

@@ -241,6 +241,27 @@ def test_no_pod_has_a_socket_of_a_service_of_roots() -> None:
     assert jtop.SOCKET.removesuffix("/relay.sock") in {path.lstrip("/") for path in paths}
 
 
+@pytest.mark.parametrize("runtime", ["docker", "containerd"])
+@pytest.mark.parametrize("config", [{}, {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi"}}}])
+@pytest.mark.parametrize("on_host", [False, True])
+def test_the_pod_reads_the_relay_of_jtop_without_any_right(runtime: str, config: Data, on_host: bool) -> None:
+    plugin = rendered(runtime=runtime, config=config, metrics_on_host=on_host)[0]
+    spec = plugin["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    context = container["securityContext"]
+    assert (context["readOnlyRootFilesystem"], context["allowPrivilegeEscalation"]) == (True, False)
+    assert context["capabilities"] == {"drop": ["ALL"]}
+    assert not context.get("privileged")
+    assert not any(spec.get(name) for name in ("hostPID", "hostNetwork", "hostIPC"))
+    below = [one for one in container["volumeMounts"] if "jtop" in one["mountPath"]]
+    assert below == [{"name": "jtop", "mountPath": f"/host{jtop.DIRECTORY}", "readOnly": True}]
+    # Neither the directory above it, which has settings of root's, nor the root of the host.
+    hosts = {volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume}
+    above = {str(parent) for parent in Path(jtop.DIRECTORY).parents}
+    assert jtop.DIRECTORY in hosts
+    assert not hosts & above
+
+
 @pytest.mark.parametrize(
     "settings",
     [

@@ -26,6 +26,7 @@ REGISTRY = f"registry.example:5000/plugin:9@sha256:{'0' * 64}"
 JETSON: Data = {
     "arch": "aarch64",
     "kernel": "5.15.148-tegra",
+    "python": "3.10.12",
     "soc": "tegra234",
     "docker": {"running": True, "images": {}},
 }
@@ -36,6 +37,7 @@ SETTINGS: Data = {
     "config": {},
     "agent": {"enabled": False},
     "metrics_on_host": False,
+    "jtop": False,
     "container_runtime": "docker",
     "credentials": False,
     "strict": False,
@@ -217,6 +219,31 @@ def test_a_board_runs_the_plugins_image_by_its_engine() -> None:
     pulled = plan(container_runtime="containerd", image=REGISTRY, config=UNITS)["labels_command"]["argv"]
     at = pulled.index(REGISTRY.replace(":9@", "@"))
     assert pulled[at + 3 : at + 6] == ["-c", planning.WITH_SETTINGS, json.dumps(UNITS)]
+
+
+@pytest.mark.parametrize("runtime", ["docker", "containerd"])
+@pytest.mark.parametrize(
+    ("setting", "python", "expected"),
+    [
+        (True, "3.10.12", True),
+        ("true", "3.8.10", True),
+        (True, "3.6.9", False),  # JetPack 4
+        (False, "3.10.12", False),
+        ("false", "3.10.12", False),
+    ],
+)
+def test_jtop_is_installed_and_in_the_labels_where_it_is_set_and_can_be(
+    setting: Any, python: str, expected: bool, runtime: str
+) -> None:
+    found = plan({"python": python}, jtop=setting, container_runtime=runtime)
+    assert found["jtop"] is expected
+    read = [part for part in found["labels_command"]["argv"] if planning.JTOP in part]
+    # The directory of the relay's socket alone, and read-only.
+    mount = {
+        "docker": f"--volume={planning.JTOP}:/host{planning.JTOP}:ro",
+        "containerd": f"--mount=type=bind,src={planning.JTOP},dst=/host{planning.JTOP},options=rbind:ro",
+    }[runtime]
+    assert read == ([mount] if expected else [])
 
 
 def test_koordinators_device_is_asked_for_with_its_preset_only() -> None:

@@ -26,6 +26,7 @@ SETTINGS: Data = {
     "api": "device-plugin",
     "config": {},
     "image": "",
+    "jtop": False,
     "supply_host": "",
     "k3s_version": "v1.36.5+k3s1",
     "server_config": {},
@@ -324,6 +325,25 @@ def test_rules_know_the_inventory_and_the_plans(
     refused = findings_of_rules(facts, TABLES["inventory"])
     assert (ids(refused), facts["nvidia_runtime"]["version"]) == ([*expected], version)
     assert all(said in one["found"] for one, said in zip(refused, expected.values(), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("jtop", "indexed", "versions", "lacks"),
+    [
+        (True, True, {}, True),
+        ("true", True, {}, True),
+        (True, True, {"jtop": {"version": "7.2.2", "wheels": ["a.whl"]}}, False),
+        (True, False, {}, False),  # site.yml downloads them
+        (False, True, {}, False),
+        ("false", True, {}, False),
+    ],
+)
+def test_a_bundle_without_the_wheels_of_jtop_is_found(
+    jtop: Any, indexed: bool, versions: Data, lacks: bool
+) -> None:
+    given = board(jtop=jtop, files={"indexed": indexed, "versions": versions})
+    facts = planning.inventory_facts(given, planning.compatibility_facts(given))
+    assert ("jtop-wheels" in ids(findings_of_rules(facts, TABLES["inventory"]))) is lacks
 
 
 @pytest.mark.parametrize(

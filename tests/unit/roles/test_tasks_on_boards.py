@@ -198,6 +198,41 @@ def test_jtop_of_the_owner_stays(tmp_path: Path) -> None:
         assert (state == "present") == ("/etc/systemd/system/jtop-relay.socket" in written and bool(units))
 
 
+RESULT = {"name": f"{COLLECTION}.gpu_device_plugin", "tasks_from": "jtop_result"}
+JTOP_THEN_RESULT = role("gpu_device_plugin") + f"    - ansible.builtin.import_role: {json.dumps(RESULT)}\n"
+
+
+def test_jtop_by_one_setting_is_there_before_the_labels(tmp_path: Path) -> None:
+    """Of three boards, one has the Python of JetPack 4, and goes without."""
+    answers = {AGENT: of_board(python="3.6.9")}
+    _, calls = play_scripted(tmp_path, JTOP_THEN_RESULT, answers=answers, gpu_device_plugin_jtop=True)
+    relays = calls.of("systemd_service", name="jtop-relay.socket")
+    assert sorted(set(relays.boards)) == [SERVER, OTHER_AGENT]
+    for board in BOARDS:
+        of_board_now = calls.of("container_command", board)
+        (labels,) = (call for call in of_board_now if "labels" in call.arguments["argv"])
+        mounted = any("/var/lib/jetson-k3s/jtop" in part for part in labels.arguments["argv"])
+        assert mounted == (board != AGENT)
+        if mounted:
+            assert calls.index(relays.of("systemd_service", board)[0]) < calls.index(labels)
+
+
+def test_a_board_gets_its_gpu_where_jtop_cannot_be_installed(tmp_path: Path) -> None:
+    answers = {AGENT: {"systemd_service jtop-relay.socket": {"failed": True, "msg": "no socket."}}}
+    run, calls = play_scripted(
+        tmp_path, JTOP_THEN_RESULT, answers=answers, fails=True, gpu_device_plugin_jtop=True
+    )
+    assert sorted(call.arguments["name"] for call in calls.of("k3s_node")) == list(BOARDS)
+    assert "jtop was not installed, and the board offers its GPU without it: no socket." in run.said
+    assert run.said.count("gpu_device_plugin_jtop: jtop was not installed") == 1
+
+
+def test_without_the_setting_no_board_gets_jtop(tmp_path: Path) -> None:
+    _, calls = play_scripted(tmp_path, JTOP_THEN_RESULT)
+    assert not calls.of("systemd_service", name="jtop-relay.socket")
+    assert not any("/jtop" in json.dumps(call.arguments) for call in calls.of("container_command"))
+
+
 # The device plugin and the verification
 
 

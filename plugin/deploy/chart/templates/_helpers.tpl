@@ -91,6 +91,20 @@ annotations:
 {{- $_ := set .pod "volumes" (append .pod.volumes $volume) }}
 {{- end }}
 
+{{/* Removes a volume of a pod and its mount. Renders nothing. */}}
+{{- define "tegra-device-plugin.removeVolume" }}
+{{- $name := .name }}
+{{- range $list, $owner := dict "volumes" .pod "volumeMounts" (first .pod.containers) }}
+{{- $kept := list }}
+{{- range get $owner $list }}
+{{- if ne .name $name }}
+{{- $kept = append $kept . }}
+{{- end }}
+{{- end }}
+{{- $_ := set $owner $list $kept }}
+{{- end }}
+{{- end }}
+
 {{/* Gives the node agent its mode and policy, with the rights that they need and no more. Renders nothing. */}}
 {{- define "tegra-device-plugin.chooseRights" }}
 {{- $pod := .pod }}
