@@ -21,6 +21,14 @@ DEVICE_LABEL = re.compile(r"node[.]koordinator[.]sh/gpu-(vendor|model)")
 API_VERSION, KIND = "scheduling.koordinator.sh/v1alpha1", "Device"
 # The node agent's, printed while the agent is wanted.
 SHARE_LABEL = "jetson-k3s.github.io/gpu-share"
+# What the plugin prints while jtop says it: an old value would stay otherwise.
+JTOP_LABELS = (
+    "jetson-k3s.github.io/power-mode",
+    *(
+        f"jetson-k3s.github.io/jtop.{name}"
+        for name in ("model", "module", "l4t", "jetpack", "gpu", "compute-capability", "disagrees")
+    ),
+)
 MANAGED_BY = {"app.kubernetes.io/managed-by": "jetson-k3s"}
 
 
@@ -54,7 +62,9 @@ def labels(text: str) -> dict[str, str]:
 
 def node_labels(text: str, planned: dict[str, str | None]) -> dict[str, str | None]:
     """All labels that the node gets: those that the plugin prints, and the planned ones. None removes one."""
-    return {SHARE_LABEL: None, **labels(text), **planned}
+    # Without text the plugin did not run: check mode on a board that lacks the image.
+    jtop = dict.fromkeys(JTOP_LABELS) if text else {}
+    return {SHARE_LABEL: None, **jtop, **labels(text), **planned}
 
 
 def device(text: str, node: str) -> dict[str, Any] | None:

@@ -140,6 +140,7 @@ GOOD: dict[str, Any] = {
     "joined": "jetson-1",
     "kubectl_server": "jetson-1",
     "image_supply_host": "",
+    "jtop_lacks_wheels": False,
     "gpu_device_plugin_image": "",
     "registries": False,
     "registries_problems": [],

@@ -11,6 +11,11 @@ import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin as planning
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin_answers as answers
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+from tegra_device_plugin.board.detection import Detection, Gpu
+from tegra_device_plugin.board.identity import Board
+from tegra_device_plugin.board.labels import node_labels
+from tegra_device_plugin.telemetry.jtop import Telemetry
+from tegra_device_plugin.telemetry.jtop_facts import by_label, compare
 
 from tests.unit.roles.places import ROLES, Data
 
@@ -187,7 +192,23 @@ def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
     assert answers.node_labels("", planned) == {share: None, **planned}
     # The board has no say in which DaemonSet runs there.
     printed = json.dumps({share: "units", plugin: "false"})
-    assert answers.node_labels(printed, planned) == {share: "units", **planned}
+    old = dict.fromkeys(answers.JTOP_LABELS)
+    assert answers.node_labels(printed, planned) == {**old, share: "units", **planned}
+
+
+def test_labels_of_jtop_go_when_jtop_no_longer_says_them() -> None:
+    agrees = {"jetson-k3s.github.io/jtop.l4t": "36.4.3", "jetson-k3s.github.io/l4t": "36.4.3"}
+    found = answers.node_labels(json.dumps(agrees), {})
+    assert found["jetson-k3s.github.io/jtop.disagrees"] is None
+    assert {key: value for key, value in found.items() if value} == agrees
+    # All that the plugin can print.
+    board = Board("tegra", None, "36.4.3", "6.2", "a", "b", ())
+    gpu = Gpu("GA10B", "8.7", "ready", None, (), None, ())
+    every = Telemetry(module="a", model="c", l4t="1.0", jetpack="1.0", gpu="gp10b", compute_capability="1.0")
+    printed = node_labels(
+        Detection(board, gpu), power_mode="15W", jtop=by_label(compare(Detection(board, gpu), every))
+    )
+    assert set(answers.JTOP_LABELS) == set(printed) - set(node_labels(Detection(board, gpu)))
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,7 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({"datastore": {"external": True, "servers": 3, "restores": False}}, "datastore-servers"),
     ({"datastore": {"external": True, "servers": 1, "restores": True}}, "datastore-restore"),
     ({"image_supply_host": "jetson-9"}, "image-supply-host"),
+    ({"jtop_lacks_wheels": True}, "jtop-wheels"),
     ({**CONTAINERD, "image_supply_host": "jetson-2"}, "image-supply-containerd"),
     ({"update": {"asked": True, "version": ""}}, "runtime-update"),
     ({"held_packages": ["docker.io"]}, "packages-held"),
