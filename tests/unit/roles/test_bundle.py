@@ -242,6 +242,46 @@ def build(
     return play_text(directory, play, *arguments, groups=groups, variables=settings, fails=fails, **given)
 
 
+WHEELS = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: {arch: aarch64}, cacheable: true}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: build}
+    - ansible.builtin.debug:
+        msg: "{{ preflight_bundle_info.versions }} {{ preflight_bundle_info.files | length }}"
+"""
+WITH_JTOP = {"gpu_device_plugin_image": IMAGE, "gpu_device_plugin_jtop": True}
+
+
+@pytest.mark.acceptance
+def test_without_a_bundle_the_wheels_of_jtop_are_downloaded_once(tmp_path: Path, checkout: Path) -> None:
+    run = build(tmp_path, checkout, play=WHEELS, **WITH_JTOP)
+    (directory,) = (checkout / "dist").iterdir()
+    names = sorted(one.name for one in directory.iterdir())
+    assert all(f"'{name}'" in run.said for name in names)
+    assert any(name.startswith("jetson_stats-7") for name in names)
+    assert run.said.count(f"}} {len(names)}") == 2
+    assert build(tmp_path, checkout, play=WHEELS, **WITH_JTOP).stdout.count("changed=0") == 2
+    # Nothing is downloaded for boards without the setting.
+    again = tmp_path / "another"
+    again.mkdir()
+    build(tmp_path, again, play=WHEELS, gpu_device_plugin_image=IMAGE)
+    assert not (again / "dist").exists()
+
+
+def test_wheels_of_jtop_that_cannot_be_downloaded_stop_no_run(
+    tmp_path: Path, checkout: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    run = build(tmp_path, checkout, play=WHEELS, **WITH_JTOP)
+    assert "The wheels of jetson-stats could not be downloaded to this computer" in run.said
+    assert run.stdout.count("failed=0") == 2
+    assert run.said.count("'k3s_version'") == 2, "both boards go on"
+    assert "jtop" not in run.said.rpartition("k3s_version")[2].partition("}")[0]
+
+
 @pytest.mark.acceptance
 def test_image_that_is_missing_or_outdated_is_built_once(tmp_path: Path, checkout: Path) -> None:
     archive.write(tmp_path / "archive", ["tegra-device-plugin:1"], "arm64", {}, {})
