@@ -252,7 +252,7 @@ WHEELS = """\
     - ansible.builtin.debug:
         msg: "{{ preflight_bundle_info.versions }} {{ preflight_bundle_info.files | length }}"
 """
-WITH_JTOP = {"gpu_device_plugin_image": IMAGE, "gpu_device_plugin_jtop": True}
+WITH_JTOP: Any = {"gpu_device_plugin_image": IMAGE, "gpu_device_plugin_jtop": True}
 
 
 @pytest.mark.acceptance

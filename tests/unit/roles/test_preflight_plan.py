@@ -328,21 +328,23 @@ def test_rules_know_the_inventory_and_the_plans(
 
 
 @pytest.mark.parametrize(
-    ("jtop", "indexed", "versions", "lacks"),
+    ("jtop", "python", "indexed", "versions", "lacks"),
     [
-        (True, True, {}, True),
-        ("true", True, {}, True),
-        (True, True, {"jtop": {"version": "7.2.2", "wheels": ["a.whl"]}}, False),
-        (True, False, {}, False),  # site.yml downloads them
-        (False, True, {}, False),
-        ("false", True, {}, False),
+        (True, "3.10.12", True, {}, True),
+        ("true", "3.8.10", True, {}, True),
+        (True, "3.6.9", True, {}, False),  # JetPack 4
+        (True, "3.10.12", True, {"jtop": {"version": "7.2.2", "wheels": ["a.whl"]}}, False),
+        (True, "3.10.12", False, {}, False),  # site.yml downloads them
+        (False, "3.10.12", True, {}, False),
+        ("false", "3.10.12", True, {}, False),
     ],
 )
 def test_a_bundle_without_the_wheels_of_jtop_is_found(
-    jtop: Any, indexed: bool, versions: Data, lacks: bool
+    jtop: Any, python: str, indexed: bool, versions: Data, lacks: bool
 ) -> None:
-    given = board(jtop=jtop, files={"indexed": indexed, "versions": versions})
-    facts = planning.inventory_facts(given, planning.compatibility_facts(given))
+    facts_of_board = {SERVER: {"python": python}}
+    given = board(facts=facts_of_board, jtop=jtop, files={"indexed": indexed, "versions": versions})
+    facts = planning.inventory_facts(given, planning.compatibility_facts(given, TABLES))
     assert ("jtop-wheels" in ids(findings_of_rules(facts, TABLES["inventory"]))) is lacks
 
 
