@@ -21,11 +21,12 @@ DEVICE_LABEL = re.compile(r"node[.]koordinator[.]sh/gpu-(vendor|model)")
 API_VERSION, KIND = "scheduling.koordinator.sh/v1alpha1", "Device"
 # The node agent's, printed while the agent is wanted.
 SHARE_LABEL = "jetson-k3s.github.io/gpu-share"
+DOMAIN = "jetson-k3s.github.io"
 # What the plugin prints while jtop says it: an old value would stay otherwise.
 JTOP_LABELS = (
     "jetson-k3s.github.io/power-mode",
     *(
-        f"jetson-k3s.github.io/jtop.{name}"
+        f"{DOMAIN}/jtop.{name}"
         for name in ("model", "module", "l4t", "jetpack", "gpu", "compute-capability", "disagrees")
     ),
 )
