@@ -37,8 +37,7 @@ class Fact(NamedTuple):
     def evidence(self) -> Evidence:
         detail = self.value
         if self.agrees is not None:
-            files = "agree" if self.agrees else f"have {self.own}"
-            detail += f"; the board's files {files}"
+            detail += "; the board's files agree" if self.agrees else f"; the board's files have {self.own}"
         return Evidence(f"{SOURCE} {self.name}", True, detail)
 
 
