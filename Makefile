@@ -10,6 +10,7 @@ LAB_K3S ?=
 VERSION ?=
 OWNER ?=
 UPGRADE ?=
+ANSIBLE ?=
 CHECK ?=
 SHARD ?=
 JUNIT ?= dist/junit.xml
@@ -30,7 +31,9 @@ STUBS := $(patsubst %.proto,%_pb2.pyi,$(wildcard plugin/tegra_device_plugin/*/*.
 plugin/tegra_device_plugin/%_pb2.pyi: plugin/tegra_device_plugin/%.proto | .venv/.dev
 	$(PYTHON) -m grpc_tools.protoc --proto_path=plugin --python_out=plugin --pyi_out=plugin $<
 
-venv: .venv/.ansible ## create or refresh .venv with what the playbooks need: Ansible
+venv: ## create or refresh .venv with what the playbooks need, Ansible: make venv [ANSIBLE=2.19]
+	$(call say,"Ansible in .venv (installs python3-venv by apt where it is missing)")
+	sh tools/bootstrap.sh $(if $(ANSIBLE),ansible-$(ANSIBLE),refresh)
 
 dev: .venv/.dev $(STUBS) ## the same with what the image, tests and linters need, too
 
@@ -63,7 +66,8 @@ lint: dev
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
 unit: dev
-	$(call say,"unit and conformance tests")
+	$(call say,"unit and conformance tests; the first time this installs other releases of Ansible")
+	$(PYTHON) -m tests.ansible_core
 	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 --suite=unit tests
 
 programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)

@@ -7,7 +7,7 @@ cd "$(dirname "$0")"
 
 usage() {
     cat <<'END'
-usage: ./install.sh [OPTION...] USER@HOST     from a computer with Python 3.10 to 3.13 and SSH
+usage: ./install.sh [OPTION...] USER@HOST     from a computer with Python 3.10 to 3.14 and SSH
        sudo ./install.sh [OPTION...] local    on the board itself (JetPack 6 or newer)
 
 Without options the board becomes a K3s server of its own. The same command again goes on where it was cut off.
@@ -135,12 +135,11 @@ l4t=$(printf '%s\n' "$release" | sed -n 's/^# R\([0-9]*\).*/\1/p')
 
 case $bundle in '' | /*) ;; *) bundle=$typed_in/$bundle ;; esac
 step "Ansible in .venv"
-if [ "$l4t" -lt 35 ]; then # JetPack 4's Python 3.6
-    sh tools/bootstrap.sh ansible-2.16 "$bundle" ||
-        die "JetPack 4 needs ansible-core 2.16, which runs with Python 3.10 to 3.12: install one of them, and remove .venv"
-else
-    sh tools/bootstrap.sh refresh "$bundle"
-fi
+newest='' # ansible-core that reaches the board's Python, and with it that of each newer board (docs/compatibility.md)
+[ "$l4t" -ge 36 ] || newest=-2.19 # JetPack 5: 3.8
+[ "$l4t" -ge 35 ] || newest=-2.16 # JetPack 4: 3.6
+sh tools/bootstrap.sh "refresh$newest" "$bundle" ||
+    die "$target needs Ansible on this computer. JetPack 4 needs ansible-core 2.16, and JetPack 5 needs 2.19 or 2.16"
 .venv/bin/python -m tools.install --target "$target" --release "$release" --typed-in "$typed_in" --action "$action" \
     ${server:+--agent-of "$server"} ${bundle:+--bundle "$bundle"} ${name:+--name "$name"} ${yes:+--yes} \
     ${on_board:+--build-on-board} ${password_file:+--become-password-file "$password_file"}

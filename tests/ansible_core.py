@@ -1,34 +1,110 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Releases of ansible-core that tests run playbooks with, besides that of the environment."""
+"""Releases of ansible-core that tests run playbooks with: that of the tests' environment, and others."""
 
+import hashlib
+import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tools.cache import cache, locked
+from tests.lab import newer_python
+from tools.cache import cached
+from tools.lock import LISTS, LOCKS
+from tools.process import run
 
-# By the one for JetPack 4, and the last one without data tagging. Python 3.13 is too new for 2.16.
-OLDER = {"2.16": "2.16.19", "2.18": "2.18.12"}
-TOO_NEW = {"2.16": (3, 13)}
-NEWEST, OLDEST = "2.19", "2.16"
-CORES = (NEWEST, pytest.param(OLDEST, marks=pytest.mark.acceptance))
-"""For tests with both. CI runs them with one, `make acceptance` with the other."""
+OWN = "2.19"
+"""That of the tests' environment, for boards with JetPack 5."""
+OLDEST, NEWEST = "2.16", "2.21"
+"""That for boards with JetPack 4, and the newest one for JetPack 6, 7 and plain hosts."""
+# The last one without data tagging. No list has it.
+UNLISTED = {"2.18": "2.18.12"}
+PIP: tuple[str, ...] = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+LINES = (OLDEST, *UNLISTED, OWN, "2.20", NEWEST)
+CORES = (NEWEST, *(pytest.param(line, marks=pytest.mark.acceptance) for line in (OLDEST, OWN, "2.20")))
+"""For tests with each. CI runs them with one, `make acceptance` with the others."""
 
 
-def core(line: str) -> Path | None:
-    """Directory with the `ansible` package of a release, downloaded once; None for the tests' environment."""
-    if line == NEWEST:
-        return None
-    if sys.version_info[:2] >= TOO_NEW.get(line, (4, 0)):
-        pytest.skip(
-            f"ansible-core {line} does not run with Python {sys.version_info[0]}.{sys.version_info[1]}"
+@dataclass(frozen=True)
+class Core:
+    """A Python with the package `ansible`, or one that has it in the directory `path`."""
+
+    python: str = sys.executable
+    path: str = ""
+
+    def program(self, name: str) -> list[str]:
+        """Return the command `ansible-NAME`."""
+        return [self.python, "-m", "ansible", name]
+
+    def pythonpath(self, *more: str | Path) -> str:
+        """Return the value of the variable PYTHONPATH, with these directories besides."""
+        return os.pathsep.join(filter(None, (self.path, *map(str, more))))
+
+
+def core(line: str) -> Core:
+    """Return a release, installed once. Without a Python for it the test is skipped, and fails in CI."""
+    try:
+        return installed(line)
+    except newer_python.NoPythonError as error:
+        if "CI" in os.environ:
+            raise
+        pytest.skip(f"ansible-core {line}: {error}")
+
+
+def installed(line: str) -> Core:
+    """Return a release, installed once. Raises NoPythonError."""
+    if line == OWN:
+        return Core()
+    if line in UNLISTED:
+        return Core(
+            path=str(cached(f"ansible-core/{UNLISTED[line]}", lambda out: _install_unlisted(line, out)))
         )
-    path = cache() / "ansible-core" / OLDER[line]
-    with locked("ansible-core"):
-        if not (path / "ansible/release.py").exists():
-            # Its dependencies are those of the environment.
-            command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(path)]
-            subprocess.run([*command, f"ansible-core=={OLDER[line]}"], check=True)
-    return path
+    path = LISTS / f"ansible-{line}.txt"
+    (pythons,) = (lock.pythons for lock in LOCKS if lock.path == path)
+    python = _python(pythons)
+    recipe = hashlib.sha256(f"{python}\n{path.read_text()}".encode()).hexdigest()
+    made = cached(f"ansible-core/{line}-{recipe[:12]}", lambda out: _install(python, path, out))
+    return Core(str(made / "bin/python"))
+
+
+def _python(pythons: Sequence[str]) -> str:
+    """Return the tests' own Python if a list is for it, else one of this machine, else Debian 13's."""
+    return next(_pythons_here(pythons), "") or newer_python.of_debian(pythons)
+
+
+def _pythons_here(pythons: Sequence[str]) -> Iterator[str]:
+    program = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
+    for python in (sys.executable, *(f"python{version}" for version in pythons)):
+        try:
+            ran = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
+        except FileNotFoundError:
+            continue
+        if ran.returncode == 0 and ran.stdout.strip() in pythons:
+            yield python
+
+
+def _install(python: str, path: Path, out: Path) -> None:
+    run([python, "-m", "venv", "--without-pip", out])
+    install = ("--python", out / "bin/python", "install", "--quiet", "--require-hashes")
+    run([*PIP, *install, "--requirement", path])
+
+
+def _install_unlisted(line: str, out: Path) -> None:
+    # Its dependencies are those of the tests' environment.
+    run([*PIP, "install", "--quiet", "--no-deps", "--target", out, f"ansible-core=={UNLISTED[line]}"])
+
+
+def main() -> None:
+    """Install all of them, so that no test waits for that."""
+    for line in LINES:
+        try:
+            installed(line)
+        except newer_python.NoPythonError as error:
+            sys.stderr.write(f"tests with ansible-core {line} are skipped, and fail in CI: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

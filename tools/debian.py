@@ -180,11 +180,13 @@ def mmdebstrap(
     *,
     excluded: Sequence[str],
     hooks: Sequence[str] = (),
+    suite: str = SUITE,
 ) -> None:
     """Write a tar of a Debian tree: `minbase` installs the packages and their dependencies, `extract` only
     unpacks them, so that no code of a foreign architecture runs. Files matching `excluded` are left out.
     """
     ensure_packages(*UNPACKING)
+    archives = sources() if suite == SUITE else [(sources()[0][0], suite)]
     run(
         [
             "mmdebstrap",
@@ -195,9 +197,9 @@ def mmdebstrap(
             '--aptopt=Acquire::Languages "none"',
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in excluded),
             *hooks,
-            SUITE,
+            suite,
             out,
             "-",
         ],
-        stdin="".join(line(*archive) for archive in sources()),
+        stdin="".join(line(*archive) for archive in archives),
     )

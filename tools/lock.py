@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the lists of packages and hashes from pyproject.toml, or compare: `python -m tools.lock --check`.
 
-A list keeps its versions where pyproject.toml permits them; --upgrade takes newer ones. The lists `ansible`
-and `image`, and that of the image's wheels, have the versions of the list `dev`. The comparison needs no
-network: the head of a list has the SHA-256 of its sources and of the lines below.
+A list keeps its versions where pyproject.toml permits them; --upgrade takes newer ones. The lists of Ansible
+from 2.19 on, `image`, and that of the image's wheels, have the versions of the list `dev` where they can. The
+comparison needs no network: the head of a list has the SHA-256 of its sources and of the lines below.
 """
 
 import argparse
@@ -28,18 +28,22 @@ LISTS = CHECKOUT / "tools/requirements"
 # A wheel runs no code when it is installed; the sources of a package could fetch more to build it.
 WHEELS = "--only-binary :all:"
 PINNED = re.compile(r"^([a-z0-9.-]+==[^\s;]+)", re.MULTILINE)
+# tools/bootstrap.sh refuses other Pythons, and tools/wheelhouse.py has the wheels of these.
+FOR = "# For Python "
 HEAD = "# Written by `make lock`. SHA-256 of the sources in pyproject.toml and of the lines below:\n# {}\n"
 
 
 @dataclass(frozen=True)
 class Lock:
-    """A list: its file, its sources in pyproject.toml, and the oldest Python that installs it."""
+    """A list: its file, its sources in pyproject.toml, and the Pythons that install it, the oldest first."""
 
     path: Path
     group: str = ""
     extras: Sequence[str] = ()
-    python: str = "3.11"
+    pythons: Sequence[str] = ("3.11", "3.12", "3.13")
     like_dev: bool = True
+    apart: Sequence[str] = ()
+    """Packages whose version is not that of the list `dev`."""
 
     def sources(self, project: dict[str, Any]) -> list[str]:
         """Return what pyproject.toml requires for this list."""
@@ -52,19 +56,23 @@ class Lock:
 
     def digest(self, project: dict[str, Any], body: str) -> str:
         """Return what the head of the list says."""
-        return hashlib.sha256(json.dumps([self.sources(project), self.python, body]).encode()).hexdigest()
+        return hashlib.sha256(json.dumps([self.sources(project), self.pythons[0], body]).encode()).hexdigest()
 
 
 DEV = Lock(LISTS / "dev.txt", "dev", ["dra"], like_dev=False)
 IMAGE_WHEELS = Lock(image_wheels.LIST, extras=["dra"])
+NEW = ("3.12", "3.13", "3.14")
 LOCKS = (
     DEV,
-    Lock(LISTS / "ansible.txt", "ansible"),
-    Lock(LISTS / "ansible-2.16.txt", "ansible-2-16", python="3.10", like_dev=False),
-    Lock(LISTS / "image.txt", "image", python="3.10"),
+    # The Pythons of a controller, by ansible-core's table of releases.
+    Lock(LISTS / "ansible-2.16.txt", "ansible-2-16", pythons=("3.10", "3.11", "3.12"), like_dev=False),
+    Lock(LISTS / "ansible-2.19.txt", "ansible-2-19"),
+    Lock(LISTS / "ansible-2.20.txt", "ansible-2-20", pythons=NEW, apart=["ansible-core"]),
+    Lock(LISTS / "ansible-2.21.txt", "ansible-2-21", pythons=NEW, apart=["ansible-core"]),
+    Lock(LISTS / "image.txt", "image", pythons=("3.10", "3.11", "3.12", "3.13", "3.14")),
     Lock(LISTS / "lock.txt", "lock", like_dev=False),
     Lock(LISTS / "pip.txt", "pip", like_dev=False),
-    Lock(CHECKOUT / "roles/bundle/files/requirements-jtop.txt", "jtop", python="3.8", like_dev=False),
+    Lock(CHECKOUT / "roles/bundle/files/requirements-jtop.txt", "jtop", pythons=["3.8"], like_dev=False),
     IMAGE_WHEELS,
 )
 
@@ -97,14 +105,19 @@ def write(lock: Lock, project: dict[str, Any], upgrade: Sequence[str]) -> None:
     """Resolve a list and write it, unless it is the same. Raises ToolError with the resolver's reason."""
     with tempfile.TemporaryDirectory() as scratch:
         pins, made = Path(scratch, "pins.txt"), Path(scratch, "made.txt")
-        pins.write_text("\n".join(PINNED.findall(DEV.path.read_text())) if lock.like_dev else "")
+        like = [
+            pin for pin in PINNED.findall(DEV.path.read_text()) if pin.partition("==")[0] not in lock.apart
+        ]
+        pins.write_text("\n".join(like) if lock.like_dev else "")
         if lock is IMAGE_WHEELS:
             body = image_wheels.resolve(lock.sources(project), pins)
         else:
             if lock.path.exists():
                 made.write_text(lock.path.read_text())
-            compiled(lock.sources(project), made, lock.python, ["--constraints", str(pins), *upgrade])
+            compiled(lock.sources(project), made, lock.pythons[0], ["--constraints", str(pins), *upgrade])
             body = made.read_text()
+        if lock.path.parent == LISTS:
+            body = f"{FOR}{' '.join(lock.pythons)}\n{body}"
     text = HEAD.format(lock.digest(project, body)) + body
     if not lock.path.exists() or lock.path.read_text() != text:
         lock.path.write_text(text)

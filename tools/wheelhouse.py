@@ -18,8 +18,8 @@ from pathlib import Path
 from packaging.markers import Marker
 
 LISTS = Path(__file__).resolve().parent / "requirements"
-# Which Pythons run the ansible-core of a list.
-PYTHONS = {"ansible": ("3.11", "3.12", "3.13"), "ansible-2.16": ("3.10", "3.11", "3.12")}
+FOR = re.compile(r"^# For Python (.*)$", re.MULTILINE)
+"""The head of a list names its Pythons."""
 MACHINES = ("x86_64", "aarch64")
 # glibc 2.28 is older than that of every supported system.
 PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
@@ -63,10 +63,10 @@ def fill(directory: Path, lists: Path = LISTS) -> list[str]:
     directory.mkdir(exist_ok=True)
     before = {path.name for path in directory.iterdir()}
     hashes: set[str] = set()
-    for name, pythons in PYTHONS.items():
-        text = (lists / f"{name}.txt").read_text()
+    for path in sorted(lists.glob("ansible-*.txt")):
+        text = path.read_text()
         hashes.update(HASH.findall(text))
-        for python, machine in itertools.product(pythons, MACHINES):
+        for python, machine in itertools.product(FOR.findall(text)[0].split(), MACHINES):
             download(directory, text, python, machine)
     for path in directory.iterdir():
         if hashlib.sha256(path.read_bytes()).hexdigest() not in hashes:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.ansible_core import NEWEST, OLDEST, core
+from tests.ansible_core import LINES as CORES
+from tests.ansible_core import OWN, core
 from tests.docs import CHECKOUT
 from tests.fleet import stubs
 from tests.unit.roles.places import stub_collection
@@ -28,9 +28,9 @@ REBOOTS = ("--extra-vars=gpu_verify_mode=full", "--extra-vars=gpu_verify_reboot=
 POD_STARTED = {"before_reboot": {"restarts": 0}, "checks": {}, "gpu": {}, "api": "device-plugin"}
 # A run takes 20 to 40 seconds of processor time, most of it Ansible's own for each task and board.
 TIMEOUT_SECONDS = 1800
-# By the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.
+# First the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.
 # `make unit` leaves the other ones to `make acceptance`.
-LINES = (OLDEST, *(pytest.param(line, marks=pytest.mark.acceptance) for line in ("2.18", NEWEST)))
+LINES = (CORES[0], *(pytest.param(line, marks=pytest.mark.acceptance) for line in CORES[1:]))
 BANNER = "RESULT OF THE ROLLOUT"
 
 
@@ -62,7 +62,7 @@ class Ran:
 class Fleet:
     """Servers and agents, which keep their state from run to run."""
 
-    def __init__(self, root: Path, servers: Iterable[str], agents: Iterable[str], line: str = NEWEST) -> None:
+    def __init__(self, root: Path, servers: Iterable[str], agents: Iterable[str], line: str = OWN) -> None:
         self.root, self.line = root, line
         collection = stub_collection(root)
         stubs.write(collection / "roles")
@@ -113,12 +113,17 @@ class Fleet:
         (self.root / "variables.json").write_text(json.dumps(given | variables))
         inventory = write_inventory(self.root, self.groups | {"k3s_cluster": boards}, **LOCAL)
         extra = f"--extra-vars=@{self.root}/variables.json"
-        program = [sys.executable, "-m", "ansible", "playbook", f"--inventory={inventory}", extra]
-        return [*program, *arguments, str(CHECKOUT / "playbooks" / f"{playbook}.yml")]
+        program = core(self.line).program("playbook")
+        return [
+            *program,
+            f"--inventory={inventory}",
+            extra,
+            *arguments,
+            str(CHECKOUT / "playbooks" / f"{playbook}.yml"),
+        ]
 
     def environment(self, broken: Mapping[str, str], lost: Mapping[str, str], locks: bool) -> dict[str, str]:
         """The environment of a run."""
-        older = core(self.line)
         unlocked = self.actions / "run_lock.py"
         unlocked.unlink(missing_ok=True)
         if not locks:
@@ -131,7 +136,7 @@ class Fleet:
             "BROKEN": json.dumps(broken),
             "FLEET": str(self.root),
             "LOST": json.dumps(lost),
-            "PYTHONPATH": str(older or ""),
+            "PYTHONPATH": core(self.line).pythonpath(),
         }
 
     def play(

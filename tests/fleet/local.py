@@ -20,7 +20,7 @@ from typing import Any
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive
 
-from tests.ansible_core import NEWEST, core
+from tests.ansible_core import OWN, core
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import ROLES, stub_collection
 from tests.unit.roles.preflight_facts import WITHOUT_BUNDLE
@@ -168,7 +168,7 @@ class Servers:
             "__run_lock_uploads": f"{board}/uploads",
         }
 
-    def play(self, *arguments: str, line: str = NEWEST, variables: dict[str, Any] | None = None) -> Ran:
+    def play(self, *arguments: str, line: str = OWN, variables: dict[str, Any] | None = None) -> Ran:
         inventory = {
             "all": {
                 "vars": {"ansible_connection": "breakable", "ansible_python_interpreter": sys.executable},
@@ -189,7 +189,7 @@ class Servers:
             (self.root / name).write_text(json.dumps(content))
         (self.root / "plays.yml").write_text(self.plays())
         (self.fleet / "log").write_text("")
-        older = core(line)
+        release = core(line)
         environment = {
             "ANSIBLE_CONNECTION_PLUGINS": f"{HERE}/connection_plugins",
             "ANSIBLE_CALLBACK_PLUGINS": f"{CHECKOUT}/playbooks/callback_plugins",
@@ -198,11 +198,11 @@ class Servers:
             "ANSIBLE_PIPELINING": "1",
             "ANSIBLE_BECOME_ASK_PASS": "0",
             "FLEET": str(self.fleet),
-            "PYTHONPATH": os.pathsep.join([*([str(older)] if older else []), str(CHECKOUT)]),
+            "PYTHONPATH": release.pythonpath(CHECKOUT),
         }
         ran = subprocess.run(
             [
-                *(sys.executable, "-m", "ansible", "playbook", f"--inventory={self.root}/inventory.yml"),
+                *(*release.program("playbook"), f"--inventory={self.root}/inventory.yml"),
                 *(f"--extra-vars=@{self.root}/variables.json", "--extra-vars={ansible_become: false}"),
                 *arguments,
                 f"{self.root}/plays.yml",

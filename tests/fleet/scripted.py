@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from tests.ansible_core import NEWEST, core
+from tests.ansible_core import OWN, Core, core
 from tests.hostile.answers import Answer
 from tests.hostile.site import Run, Site, make_site
 from tests.terminal import Terminal
@@ -61,12 +61,12 @@ class Fleet:
         answers = json.dumps([cluster, *faults])
         return {"SCRIPTED_SERVERS": ",".join(self.servers), "SCRIPTED_ANSWERS": answers}
 
-    def play(self, playbook: str, *arguments: str, faults: Iterable[Answer] = (), line: str = NEWEST) -> Run:
+    def play(self, playbook: str, *arguments: str, faults: Iterable[Answer] = (), line: str = OWN) -> Run:
         return self.site.play(core(line), playbook, {}, *arguments, **self.settings(faults))
 
     def on_terminal(self, playbook: str, *arguments: str) -> Terminal:
-        environment = self.site.environment(None, self.site.root / "boards/terminal", {}, **self.settings())
-        return Terminal(self.site.command(playbook, *arguments), environment | {"TERM": "xterm"})
+        environment = self.site.environment(Core(), self.site.root / "boards/terminal", {}, **self.settings())
+        return Terminal(self.site.command(Core(), playbook, *arguments), environment | {"TERM": "xterm"})
 
 
 def done(run: Run, *modules: str) -> list[tuple[str, ...]]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from tests.ansible_core import CORES, NEWEST, OLDEST
+from tests.ansible_core import CORES, NEWEST, OLDEST, OWN
 from tests.fleet.local import (
     AGENT,
     FIRST,
@@ -191,7 +191,7 @@ RUNS = [
 ]
 
 
-def play(servers: Servers, step: Step, line: str = NEWEST) -> Ran:
+def play(servers: Servers, step: Step, line: str = OWN) -> Ran:
     servers.breaks(**step.faults)
     for file in step.files:
         (servers.fleet / file).touch()

@@ -9,12 +9,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
+import tempfile
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from tests.ansible_core import Core
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.lab import archive
@@ -110,6 +112,8 @@ class Run:
 class Site:
     root: Path
     sums: dict[str, str]
+    tmp: Path
+    """The directory `tmp` by a short path: from 2.21 on Ansible has a socket there."""
 
     def state(self) -> dict[str, str | int]:
         """Every file below the site but Ansible's own, by content."""
@@ -120,13 +124,13 @@ class Site:
                 found[name] = path.read_bytes().hex()[:200] if path.is_file() else path.stat().st_mode
         return found
 
-    def command(self, playbook: str, *arguments: str) -> list[str]:
+    def command(self, core: Core, playbook: str, *arguments: str) -> list[str]:
         """The command that runs a playbook, in the directory `site`."""
-        command = [sys.executable, "-m", "ansible", "playbook", f"--inventory={self.root}/site/inventory"]
+        command = [*core.program("playbook"), f"--inventory={self.root}/site/inventory"]
         return [*command, *arguments, f"{CHECKOUT}/playbooks/{playbook}.yml"]
 
     def environment(
-        self, core: Path | None, boards: Path, attacks: dict[str, list[str]], **settings: str
+        self, core: Core, boards: Path, attacks: dict[str, list[str]], **settings: str
     ) -> dict[str, str]:
         """Its environment. What the boards get is recorded below the directory `boards`."""
         (boards / "uploads").mkdir(parents=True)
@@ -134,14 +138,12 @@ class Site:
             {key: value for key, value in os.environ.items() if not key.startswith("ANSIBLE_")}
             | {
                 "HOME": f"{self.root}/home",
-                "TMPDIR": f"{self.root}/tmp",
+                "TMPDIR": str(self.tmp),
                 "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
                 "ANSIBLE_CONNECTION_PLUGINS": f"{HERE}/connection_plugins",
                 "ANSIBLE_NOCOLOR": "1",
                 "JETSON_K3S_LOG_DIRECTORY": f"{self.root}/site/logs",
-                "PYTHONPATH": os.pathsep.join(
-                    [*([str(core)] if core else []), str(CHECKOUT), f"{CHECKOUT}/plugin"]
-                ),
+                "PYTHONPATH": core.pythonpath(CHECKOUT, CHECKOUT / "plugin"),
                 "SCRIPTED_BOARDS": str(boards),
                 "SCRIPTED_ATTACKS": json.dumps(attacks),
                 "SCRIPTED_SUMS": json.dumps(self.sums),
@@ -155,7 +157,7 @@ class Site:
 
     def play(
         self,
-        core: Path | None,
+        core: Core,
         playbook: str,
         attacks: dict[str, list[str]],
         *arguments: str,
@@ -165,7 +167,7 @@ class Site:
         environment = self.environment(core, boards, attacks, **settings)
         before = self.state()
         ran = subprocess.run(
-            self.command(playbook, *arguments),
+            self.command(core, playbook, *arguments),
             cwd=self.root / "site",
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -213,4 +215,8 @@ def make_site(root: Path, inventory: str = INVENTORY) -> Site:
     signed_debs.write_archive(root / "packages.tar", packages)
     (root / "site/keyring.gpg").write_bytes(keyring)
     (root / "site/key.asc").write_text("-----BEGIN PGP PUBLIC KEY BLOCK-----\n")
-    return Site(root, sums)
+    short = Path(tempfile.mkdtemp())
+    (short / "t").symlink_to(root / "tmp")
+    site = Site(root, sums, short / "t")
+    weakref.finalize(site, shutil.rmtree, short)
+    return site

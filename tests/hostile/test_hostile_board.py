@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive
 
-from tests.ansible_core import CORES, NEWEST, OLDER, core
+from tests.ansible_core import CORES, LINES, NEWEST, OWN, core
 from tests.docs import CHECKOUT
 from tests.hostile import answers
 from tests.hostile.site import (
@@ -89,13 +89,13 @@ QUICK = (
 )
 # Templates are the business of each release of ansible-core, all else is that of the roles.
 ATTACKS = (
-    *(("templates", line) for line in (*OLDER, NEWEST)),
+    *(("templates", line) for line in LINES),
     ("paths", "2.16"),
     ("options", NEWEST),
     ("types", "2.16"),
-    ("garbage", NEWEST),
+    ("garbage", OWN),
     ("huge", "2.16"),
-    *(("fails", line) for line in (*OLDER, NEWEST)),
+    *(("fails", line) for line in LINES),
 )
 
 

@@ -25,7 +25,12 @@ from tools import front_door
 
 FILES = (
     *("jetson-k3s", "install.sh", "ansible.cfg", "inventory.example"),
-    *("tools/front_door.py", "tools/try_sudo.yml", "tools/bootstrap.sh", "tools/requirements/ansible.txt"),
+    *(
+        "tools/front_door.py",
+        "tools/try_sudo.yml",
+        "tools/bootstrap.sh",
+        "tools/requirements/ansible-2.19.txt",
+    ),
     *(str(path.relative_to(CHECKOUT)) for path in CHECKOUT.glob("playbooks/*.yml")),
 )
 # Records its arguments, and answers for sudo as the file `sudo` says.
@@ -91,9 +96,10 @@ class Checkout:
 
     def real(self, name: str, line: str = "2.19") -> None:
         """Put a real program of Ansible into .venv."""
-        command = shlex.join([sys.executable, "-m", "ansible", name])
-        path = f"export PYTHONPATH={shlex.quote(str(core(line) or ''))}\n"
-        script(self.path / f".venv/bin/ansible-{name}", f'#!/bin/sh\n{path}exec {command} "$@"\n')
+        release = core(line)
+        path = f"export PYTHONPATH={shlex.quote(release.pythonpath())}\n"
+        command = f'{path}exec {shlex.join(release.program(name))} "$@"\n'
+        script(self.path / f".venv/bin/ansible-{name}", f"#!/bin/sh\n{command}")
 
 
 @pytest.fixture
@@ -102,7 +108,7 @@ def checkout(tmp_path: Path) -> Checkout:
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, root / name)
-    os.utime(root / "tools/requirements/ansible.txt", (0, 0))
+    os.utime(root / "tools/requirements/ansible-2.19.txt", (0, 0))
     script(root / ".venv/bin/ansible-playbook", ANSIBLE_PLAYBOOK.format(root=str(root), password=SECRET))
     (root / ".venv/bin/python").symlink_to(sys.executable)
     (root / ".venv/.ansible").touch()
@@ -376,9 +382,10 @@ def test_venv_that_is_missing_or_older_than_its_list_is_made(checkout: Checkout)
     script(
         venv / "bin/python", f'#!/bin/sh\n[ "$2" != pip ] || exec echo "pip $*"\nexec {sys.executable} "$@"\n'
     )
-    for marker, wanted in (("", "ansible.txt"), ("ansible-2.16\n", "ansible-2.16.txt")):
-        (venv / ".ansible").write_text(marker)
-        (lists / wanted).touch()
+    for there in ("2.19", "2.16"):
+        wanted = f"ansible-{there}.txt"
+        shutil.copy(CHECKOUT / "tools/requirements" / wanted, lists)
+        (venv / ".ansible").write_text(f"ansible-{there}\n")
         os.utime(venv / ".ansible", (0, 0))
         status, said = checkout.typed("status")
         installed = f"--require-hashes --requirement tools/requirements/{wanted}\n"

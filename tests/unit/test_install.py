@@ -78,7 +78,7 @@ FILES = (
         "install.sh",
         "ansible.cfg",
         "tools/bootstrap.sh",
-        "tools/requirements/ansible.txt",
+        "tools/requirements/ansible-2.19.txt",
         "tools/try_sudo.yml",
     ),
     *("tools/__init__.py", "tools/front_door.py", "tools/install.py", "tools/install_board.py"),
@@ -156,7 +156,7 @@ def checkout(tmp_path: Path) -> Iterator[Checkout]:
     for name in FILES:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(CHECKOUT / name, root / name)
-    os.utime(root / "tools/requirements/ansible.txt", (0, 0))
+    os.utime(root / "tools/requirements/ansible-2.19.txt", (0, 0))
     script(root / "bin/ssh", SSH.format(root=str(root)))
     for name in ("kubectl", "docker"):
         script(root / "bin" / name, "#!/bin/sh\n")
@@ -714,9 +714,7 @@ def test_bundle_brings_ansible_to_this_computer(checkout: Checkout, tmp_path: Pa
     script(checkout.path / ".venv/bin/python", f"#!/bin/sh\n{python}")
     (checkout.path / ".venv/.ansible").unlink()
     status, said = checkout.install("--offline", "the bundle", "jetson@192.0.2.11", cwd=tmp_path)
-    wanted = (
-        f"--require-hashes --requirement tools/requirements/ansible.txt --no-index --find-links {wheels}\n"
-    )
+    wanted = f"--requirement tools/requirements/ansible-2.19.txt --no-index --find-links {wheels}\n"
     assert (status, wanted in said) == (0, True), said
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.progress import Step, block, message
 
-from tests.ansible_core import CORES, core
+from tests.ansible_core import CORES, OWN, core
 from tests.docs import CHECKOUT
 from tests.terminal import CLOCK, COLOUR, Terminal
 
@@ -80,25 +80,24 @@ FAILED = [
 ]
 
 
-def command(directory: Path, *arguments: str, playbook: str = PLAYBOOK) -> list[str]:
+def command(directory: Path, *arguments: str, line: str = OWN, playbook: str = PLAYBOOK) -> list[str]:
     (directory / "inventory").write_text(INVENTORY.format(python=sys.executable))
     (directory / "play.yml").write_text(playbook)
-    program = [sys.executable, "-m", "ansible", "playbook"]
+    program = core(line).program("playbook")
     return [*program, "--inventory", str(directory / "inventory"), *arguments, str(directory / "play.yml")]
 
 
-def environment(directory: Path, line: str = "2.19", **more: str) -> dict[str, str]:
+def environment(directory: Path, line: str = OWN, **more: str) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "ANSIBLE_STDOUT_CALLBACK"}
-    older = core(line)
-    path = os.pathsep.join(filter(None, (str(older or ""), os.environ.get("PYTHONPATH", ""))))
+    path = core(line).pythonpath(os.environ.get("PYTHONPATH", ""))
     own = {"JETSON_K3S_LOG_DIRECTORY": str(directory / "logs"), "PYTHONPATH": path, "TERM": "xterm"}
     return kept | {"ANSIBLE_CONFIG": str(CHECKOUT / "ansible.cfg")} | own | more
 
 
-def piped(directory: Path, *arguments: str, line: str = "2.19", playbook: str = PLAYBOOK) -> list[str]:
+def piped(directory: Path, *arguments: str, line: str = OWN, playbook: str = PLAYBOOK) -> list[str]:
     """The lines that a program reads, without their times and without the first one."""
     ran = subprocess.run(
-        command(directory, *arguments, playbook=playbook),
+        command(directory, *arguments, line=line, playbook=playbook),
         cwd=CHECKOUT,
         env=environment(directory, line),
         stdout=subprocess.PIPE,
@@ -178,7 +177,8 @@ def test_warning_is_one_line_and_a_fresh_home_is_none(tmp_path: Path, line: str)
     (tmp_path / "home").mkdir()
     fresh = {"HOME": str(tmp_path / "home"), "ANSIBLE_LOCAL_TEMP": str(tmp_path / "controller")}
     terminal = Terminal(
-        command(tmp_path, playbook=WITH_WARNINGS), environment(tmp_path, line, COLUMNS="80", **fresh)
+        command(tmp_path, line=line, playbook=WITH_WARNINGS),
+        environment(tmp_path, line, COLUMNS="80", **fresh),
     )
     terminal.until("")
     warnings = [one for one in terminal.screen if "WARNING" in one]

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.ansible_core import OWN, core
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION, Data
 
@@ -41,21 +42,27 @@ def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **vari
     return path
 
 
-def play(inventory: Path, playbook: str | Path, *arguments: str, **environment: str) -> Run:
-    return play_in(CHECKOUT, inventory, playbook, *arguments, **environment)
+def play(inventory: Path, playbook: str | Path, *arguments: str, line: str = OWN, **environment: str) -> Run:
+    return play_in(CHECKOUT, inventory, playbook, *arguments, line=line, **environment)
 
 
 def play_in(
-    directory: Path, inventory: Path, playbook: str | Path, *arguments: str, **environment: str
+    directory: Path,
+    inventory: Path,
+    playbook: str | Path,
+    *arguments: str,
+    line: str = OWN,
+    **environment: str,
 ) -> Run:
-    """Run a playbook as it is typed in this directory."""
-    ansible = Path(sys.executable).with_name("ansible-playbook")
+    """Run a playbook as it is typed in this directory, with a release of ansible-core."""
+    release = core(line)
     settings = {
+        "PYTHONPATH": release.pythonpath(os.environ.get("PYTHONPATH", "")),
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
     }
     ran = subprocess.run(
-        [ansible, f"--inventory={inventory}", *arguments, playbook],
+        [*release.program("playbook"), f"--inventory={inventory}", *arguments, playbook],
         cwd=directory,
         env=os.environ | settings | environment,
         stdout=subprocess.PIPE,
@@ -74,6 +81,7 @@ def play_text(
     groups: Mapping[str, Iterable[str]] | None = None,
     variables: Mapping[str, Any] | None = None,
     fails: bool = False,
+    line: str = OWN,
     **environment: str,
 ) -> Run:
     """Run a playbook with this text, by default on a server, which has to succeed, or to fail.
@@ -84,7 +92,7 @@ def play_text(
     (directory / "play.yml").write_text(text)
     (directory / "variables.json").write_text(json.dumps(variables or {}))
     extra = f"--extra-vars=@{directory}/variables.json"
-    run = play(inventory, directory / "play.yml", extra, *arguments, **environment)
+    run = play(inventory, directory / "play.yml", extra, *arguments, line=line, **environment)
     assert (run.returncode != 0) is fails, run.stdout
     return run
 

@@ -8,7 +8,6 @@ ansible-core.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -20,7 +19,7 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import controller_paths
 
-from tests.ansible_core import CORES, core
+from tests.ansible_core import CORES
 from tests.docs import CHECKOUT
 from tests.reports import samples
 from tests.unit.roles.places import COLLECTION, ROLES
@@ -144,15 +143,13 @@ def checkout(tmp_path: Path) -> Path:
 
 def typed(checkout: Path, directory: Path, line: str, playbook: str, *arguments: str) -> Run:
     """Run a playbook of this checkout as it is typed in a directory, on this line of ansible-core."""
-    old = core(line)
-    parts = [str(old) if old else "", os.environ.get("PYTHONPATH", "")]
     return play_in(
         directory,
         checkout / "inventory.yml",
         playbook,
         *arguments,
+        line=line,
         ANSIBLE_CONFIG=f"{checkout}/ansible.cfg",
-        PYTHONPATH=os.pathsep.join(filter(None, parts)),
     )
 
 

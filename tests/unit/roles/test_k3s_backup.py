@@ -23,7 +23,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup as
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_backup_record as record_module
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_restore
 
-from tests.ansible_core import CORES, core
+from tests.ansible_core import CORES
 from tests.planted import JOURNAL, leaked
 from tests.unit.roles.places import Data
 from tests.unit.roles.playing import play_text
@@ -219,16 +219,15 @@ BEFORE = """\
 @pytest.mark.acceptance
 @pytest.mark.parametrize("release", CORES)
 def test_change_needs_a_backup_or_a_confirmation_that_there_is_one(tmp_path: Path, release: str) -> None:
-    path = str(core(release) or "")
-    run = play_text(tmp_path, BEFORE, variables={"elsewhere": True}, fails=True, PYTHONPATH=path)
+    run = play_text(tmp_path, BEFORE, variables={"elsewhere": True}, fails=True, line=release)
     assert "no backup. Back it up, and keep a copy of /var/lib/rancher/k3s/server/token" in run.said
     assert "-e jetson_k3s_confirm=datastore-backed-up. Nothing was changed" in run.said
     for confirm in (["datastore-backed-up"], "datastore-backed-up"):
         given = {"elsewhere": True, "jetson_k3s_confirm": confirm, "k3s_backup_keep": 0}
-        run = play_text(tmp_path, BEFORE, variables=given, PYTHONPATH=path)
+        run = play_text(tmp_path, BEFORE, variables=given, line=release)
         assert "You have confirmed that the database of datastore-endpoint is backed up." in run.said
     # With the server's own data the confirmation changes nothing: a backup begins.
-    run = play_text(tmp_path, BEFORE, variables=given | {"elsewhere": False}, fails=True, PYTHONPATH=path)
+    run = play_text(tmp_path, BEFORE, variables=given | {"elsewhere": False}, fails=True, line=release)
     assert "k3s_backup_keep is 0: a number of backups, 1 or more, is needed. No backup was made." in run.said
 
 

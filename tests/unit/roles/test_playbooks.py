@@ -2,12 +2,14 @@
 """Playbooks: their first checks, the roles of a tag, the specified variables, generated documents."""
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
+from tests.ansible_core import NEWEST, OWN
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION, Data
 from tests.unit.roles.playing import play, write_inventory
@@ -124,12 +126,24 @@ exit 1
 """
 
 
-def test_unsupported_python_of_a_board_is_reported(tmp_path: Path) -> None:
+# SIMULATED: a newer Python that says it is that of JetPack 5.
+PYTHON_3_8 = """\
+import collections, sys
+names = "major minor micro releaselevel serial"
+sys.version_info = collections.namedtuple("version_info", names)(3, 8, 10, "final", 0)
+"""
+
+
+@pytest.mark.parametrize("python_is", ["3.6", "3.8"])
+def test_unsupported_python_of_a_board_is_reported(tmp_path: Path, python_is: str) -> None:
     python, inventory = tmp_path / "python3", tmp_path / "inventory"
-    python.write_text(OLD_PYTHON)
+    (tmp_path / "sitecustomize.py").write_text(PYTHON_3_8)
+    newer = f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n'
+    python.write_text(OLD_PYTHON if python_is == "3.6" else newer)
     python.chmod(0o755)
     board = f"jetson-1 ansible_connection=local ansible_become=false ansible_python_interpreter={python}"
     inventory.write_text(f"[server]\n{board}\n[k3s_cluster:children]\nserver\n")
-    run = play(inventory, "playbooks/preflight.yml")
+    run = play(inventory, "playbooks/preflight.yml", line=OWN if python_is == "3.6" else NEWEST)
     assert "jetson-1: cannot gather facts" in run.said
-    assert "JetPack 4 has Python 3.6, for which this computer needs ansible-core 2.16" in run.said
+    assert "JetPack 4 has Python 3.6, and needs ansible-core 2.16: `make venv ANSIBLE=2.16`" in run.said
+    assert "JetPack 5 has Python 3.8, and needs 2.19 or 2.16: `make venv ANSIBLE=2.19`" in run.said

@@ -61,7 +61,9 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
     ),
     r"pip install 'ansible-core==2\.16\.\*'": lambda *_: True,
     r"pip install 'ansible-core==2\.19\.\*'": lambda board, *_: version(board["python"]) >= (3, 8),
-    r"make venv": lambda board, *_: version(board["python"]) >= (3, 8),
+    r"make venv ANSIBLE=2\.16": lambda *_: True,
+    r"make venv ANSIBLE=2\.19": lambda board, *_: version(board["python"]) >= (3, 8),
+    r"make venv(?! ANSIBLE)": lambda board, *_: version(board["python"]) >= (3, 9),  # with 2.21
     r"apt install --only-upgrade nvidia-container-toolkit`? from NVIDIA's own": (
         lambda board, *_: version(board["jetpack"]) >= (5,)
     ),

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_inventory as of_inventory
 
-from tests.ansible_core import CORES, core
+from tests.ansible_core import CORES
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION, ROLES
 from tests.unit.roles.playing import Run, play, write_inventory
@@ -251,15 +251,13 @@ SSH = {"ansible_connection": "ssh", "ansible_host": "10.0.0.1"}
 
 @pytest.fixture(params=CORES)
 def checked(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    old = core(request.param)
 
     def run(variables: dict[str, dict[str, Any]], *arguments: str) -> Run:
         boards = {name: variables.get(name, {}) for name in ("a", "b", "c")}
         groups = {"server": {"a": boards["a"]}, "agent": {"b": boards["b"], "c": boards["c"]}}
         inventory = write_inventory(tmp_path, groups | {"k3s_cluster": boards, "cameras": {"c": {}}})
         (tmp_path / "play.yml").write_text(CHECKS)
-        environment = {"PYTHONPATH": str(old)} if old else {}
-        return play(inventory, tmp_path / "play.yml", *arguments, **environment)
+        return play(inventory, tmp_path / "play.yml", *arguments, line=request.param)
 
     return run
 

@@ -26,7 +26,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import proxy
 
 from tests.acceptance.site import Proxy, release_page
 from tests.acceptance.site import proxy as serving_proxy
-from tests.ansible_core import CORES, core
+from tests.ansible_core import CORES
 from tests.docs import CHECKOUT
 from tests.planted import PLANTED, leaked, processes, watched
 from tests.unit.roles.places import ROLES, Data, k3s_paths
@@ -476,11 +476,6 @@ BOARDS: dict[str, Data] = {
 RELEASES = pytest.mark.parametrize("release", CORES)
 
 
-def python_path(release: str) -> str:
-    """Where Ansible is imported from; empty for that of the environment."""
-    return str(core(release) or "")
-
-
 @pytest.mark.acceptance
 @RELEASES
 def test_each_board_goes_to_the_cluster_without_the_proxy(tmp_path: Path, release: str) -> None:
@@ -501,7 +496,7 @@ def test_each_board_goes_to_the_cluster_without_the_proxy(tmp_path: Path, releas
         play_text(
             tmp_path, HOSTS.replace("CONTEXT", str(context)), *arguments,
             groups={**groups, "k3s_cluster": {**groups["server"], **groups["agent"]}}, variables=variables,
-            PYTHONPATH=python_path(release),
+            line=release,
         )  # fmt: skip
         return {name: json.loads((tmp_path / f"{name}.json").read_text()) for name in names}
 
@@ -555,9 +550,7 @@ def configure(there: Path, release: str, *arguments: str, **variables: Any) -> t
         "preflight_bundle_info": {"indexed": False, "versions": {}, "files": {}},
         "__k3s_paths": k3s_paths(there), "__k3s_marker": f"{there}/run/restart",
     }  # fmt: skip
-    run = play_text(
-        there, CONFIGURE, *arguments, variables=given | variables, PYTHONPATH=python_path(release)
-    )
+    run = play_text(there, CONFIGURE, *arguments, variables=given | variables, line=release)
     return run, json.loads((there / "result.json").read_text())
 
 
@@ -612,7 +605,7 @@ def test_binary_is_downloaded_by_the_proxy_and_the_mirror_with_their_passwords(
     }  # fmt: skip
     with watched(lambda: processes(f"JETSON_K3S_TEST={tmp_path}")) as lines:
         run = play_text(
-            tmp_path, text, "-vvv", "--diff", variables=variables, PYTHONPATH=python_path(release),
+            tmp_path, text, "-vvv", "--diff", variables=variables, line=release,
             JETSON_K3S_TEST=str(tmp_path),
         )  # fmt: skip
     assert (tmp_path / "k3s").read_bytes() == CONTENT
