@@ -90,7 +90,7 @@ def message(result: Mapping[str, Any]) -> str:
         return HIDDEN
     items = result.get("results")
     if isinstance(items, Sequence) and not isinstance(items, str):
-        failed = [one for one in items if isinstance(one, Mapping) and one.get("failed")]
+        failed = [one for one in items if isinstance(one, Mapping) and item_failed(one)]
         if failed:
             return "\n".join(dict.fromkeys(map(message, failed)))
     text = plain(result.get("msg", ""))
@@ -99,6 +99,11 @@ def message(result: Mapping[str, Any]) -> str:
         output = next((str(one).strip() for one in outputs if one and str(one).strip()), "")
         text = "\n".join(output.splitlines()[-LAST_LINES:]) or text or "no reason given"
     return text
+
+
+def item_failed(item: Mapping[str, Any]) -> bool:
+    """Whether an item of a loop has failed. From ansible-core 2.21 on, callbacks do not get `failed` with it."""
+    return bool(item.get("failed", item.get("failed_when_result", "exception" in item)))
 
 
 def plain(value: Any) -> str:

@@ -265,6 +265,19 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
             },
             "x",
         ),
+        # As in ansible-core 2.21.
+        (
+            {
+                "msg": "One or more items failed",
+                "results": [
+                    {"msg": "x", "exception": "(traceback unavailable)"},
+                    {"msg": "y", "failed_when_result": True, "exception": "(traceback unavailable)"},
+                    {"msg": "z", "failed_when_result": False, "exception": "(traceback unavailable)"},
+                    {"msg": ""},
+                ],
+            },
+            "x\ny",
+        ),
     ],
 )
 def test_message_of_a_failure(result: Mapping[str, object], text: str) -> None:
