@@ -22,8 +22,8 @@ PREPARING = {
 LOGGED = "Log "
 """Begins the name of a task whose message is for the file alone."""
 HIDDEN = "its output is hidden, because it may have a secret (no_log)"
-# Messages of Ansible that say less than what the program itself has written.
-EMPTY = ("", "non-zero return code", "MODULE FAILURE")
+# Messages of Ansible that say less than what the program itself has written. The longer one came with 2.21.
+EMPTY = ("", "non-zero return code", "The command exited with a non-zero return code", "MODULE FAILURE")
 LOOP = ("One or more items failed", "All items completed", "one or more items failed")
 
 

@@ -255,6 +255,7 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
         ({"msg": ["one", "two"]}, "one\ntwo"),
         ({"msg": "non-zero return code", "stderr": "E: no space\n"}, "E: no space"),
         ({"msg": "non-zero return code", "stderr": "", "stdout": "why"}, "why"),
+        ({"msg": "The command exited with a non-zero return code.", "stderr": "why"}, "why"),
         ({"msg": "MODULE FAILURE", "module_stderr": "\n".join("123456789")}, "\n".join("23456789")),
         ({}, "no reason given"),
         ({"censored": "hidden", "msg": "x"}, "its output is hidden, because it may have a secret (no_log)"),
