@@ -102,7 +102,7 @@ def message(result: Mapping[str, Any]) -> str:
 
 
 def item_failed(item: Mapping[str, Any]) -> bool:
-    """Whether an item of a loop has failed. From ansible-core 2.21 on, callbacks do not get `failed` with it."""
+    """Whether an item of a loop has failed. On ansible-core 2.21 callbacks get no `failed` with it."""
     return bool(item.get("failed", item.get("failed_when_result", "exception" in item)))
 
 
