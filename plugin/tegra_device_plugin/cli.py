@@ -29,6 +29,10 @@ _COMMANDS = {
     "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
     "detect": ("inspection", "print the board and its GPU, with the evidence"),
     "labels": ("inspection", "print the node labels that describe the GPU"),
+    "capture": (
+        "snapshots",
+        "write a snapshot of the board, without secrets and identities, for others to read",
+    ),
     "allocations": ("allocations", "print each container's share of this node's GPU, and the free rest"),
     "allocate": ("cuda_programs", "allocate GPU memory as a CUDA program, to find this container's limit"),
     "compute": ("cuda_programs", "run a CUDA kernel, check its result, and list the visible device nodes"),

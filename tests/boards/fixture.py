@@ -74,6 +74,8 @@ class Fixture:
     @property
     def memory_bytes(self) -> int:
         """What deviceQuery calls global memory: on these boards all of MemTotal."""
+        if "mem_total_kb" in self.data:
+            return int(self.data["mem_total_kb"]) * 1024
         return int(self.data["devicequery_mb"]) * 1024 * 1024
 
     @property
@@ -127,9 +129,9 @@ class Fixture:
         return (*legacy, *igpu, "host1x-fence", display, "nvidiactl")
 
 
-def load() -> dict[str, Fixture]:
+def load(data: Path = DATA) -> dict[str, Fixture]:
     stated: dict[str, dict[str, Any]] = {}
-    for entry in json.loads(DATA.read_text(encoding="utf-8"))["boards"]:
+    for entry in json.loads(data.read_text(encoding="utf-8"))["boards"]:
         stated[entry["id"]] = stated.get(entry.get("like"), {}) | entry
     return {name: Fixture(name, _of_nvgpu(facts["gpu_device"]) | facts) for name, facts in stated.items()}
 

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tegra_device_plugin.config.options import Flags, Option
+from tegra_device_plugin.config.options import ConfigError, Flags, Option
 
 if TYPE_CHECKING:
     from tegra_device_plugin.service import ConfigWatch
@@ -94,6 +95,34 @@ def add_host_root(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--host-root", type=Path, default=Path("/"), metavar="DIR", help="where the host's files are"
     )
+
+
+def add_board(parser: argparse.ArgumentParser) -> None:
+    """Add the options for the board: this one, or that of a snapshot."""
+    add_host_root(parser)
+    parser.add_argument(
+        "--from",
+        dest="snapshot",
+        type=Path,
+        metavar="ARCHIVE",
+        help="the board of a snapshot, instead of this one",
+    )
+
+
+@contextmanager
+def board_root(options: argparse.Namespace) -> Iterator[Path]:
+    """Give the root of the chosen board's files. Raises ConfigError for a snapshot that cannot be read."""
+    if options.snapshot is None:
+        yield options.host_root
+        return
+    from tegra_device_plugin.snapshot import snapshot_archive  # noqa: PLC0415 - only here
+
+    with TemporaryDirectory(prefix="snapshot-") as directory:
+        try:
+            snapshot_archive.unpack(snapshot_archive.load(options.snapshot), directory)
+        except snapshot_archive.ArchiveError as error:
+            raise ConfigError(f"{options.snapshot}: {error}") from error
+        yield Path(directory)
 
 
 def add_pod_resources(parser: argparse.ArgumentParser) -> None:

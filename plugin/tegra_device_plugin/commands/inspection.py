@@ -17,8 +17,10 @@ from tegra_device_plugin.commands.common import (
     EXIT_FAILED,
     EXIT_OK,
     Command,
+    add_board,
     add_config,
     add_host_root,
+    board_root,
     counted,
     print_line,
 )
@@ -36,19 +38,23 @@ logger = logging.getLogger(__name__)
 
 
 def _detect_arguments(parser: argparse.ArgumentParser) -> None:
-    add_host_root(parser)
+    add_board(parser)
     parser.add_argument("--output", choices=("text", "json"), default="text")
 
 
 def _detect(options: argparse.Namespace) -> int:
     """Print the facts; the exit code shows whether there is a Tegra GPU."""
-    detection = detect(options.host_root)
+    telemetry, without = None, ""
+    with board_root(options) as root:
+        detection = detect(root)
+        try:
+            telemetry = jtop.read_once(root)
+        except jtop.JtopError as error:
+            without = str(error)
     facts = detection.as_dict()
     evidence = facts.pop("evidence")  # the last one
-    try:
-        telemetry = jtop.read_once(options.host_root)
-    except jtop.JtopError as error:
-        evidence.append(Evidence(jtop_facts.SOURCE, False, str(error))._asdict())
+    if telemetry is None:
+        evidence.append(Evidence(jtop_facts.SOURCE, False, without)._asdict())
     else:
         compared = jtop_facts.compare(detection, telemetry)
         facts["jtop"] = jtop_facts.as_dict(compared) | {"power_mode": telemetry.power_mode}
@@ -76,7 +82,7 @@ def _as_text(facts: dict[str, Any], indent: str = "") -> list[str]:
 
 
 def _labels_arguments(parser: argparse.ArgumentParser) -> None:
-    add_host_root(parser)
+    add_board(parser)
     add_config(parser, "settings of `run`, for the labels on sharing")
     parser.add_argument(
         "--qos-policy",
@@ -97,21 +103,23 @@ def _labels_arguments(parser: argparse.ArgumentParser) -> None:
 def _labels(options: argparse.Namespace) -> int:
     """Print or write the labels; the exit code shows whether there are any."""
     content = read_file(options.config)
-    detection = detect(options.host_root)
-    try:
-        telemetry = jtop.read_once(options.host_root)
-    except jtop.JtopError as error:
-        logger.info("no telemetry from jtop: %s", error)
-        telemetry = jtop.Telemetry()
-    units = content.units
     weighted = options.qos_policy == "burst-share"
+    with board_root(options) as root:
+        detection = detect(root)
+        try:
+            telemetry = jtop.read_once(root)
+        except jtop.JtopError as error:
+            logger.info("no telemetry from jtop: %s", error)
+            telemetry = jtop.Telemetry()
+        gpu_share = _gpu_share(root, detection.gpu.state) if weighted else None
+    units = content.units
     found = labels.node_labels(
         detection,
         replicas=None if units else content.sharing.replicas,
         renamed=DEFAULT_RESOURCE not in units.resources if units else content.sharing.renamed,
         memory_unit=units.memory_unit if units else None,
         power_mode=telemetry.power_mode,
-        gpu_share=_gpu_share(options.host_root, detection.gpu.state) if weighted else None,
+        gpu_share=gpu_share,
         jtop=jtop_facts.by_label(jtop_facts.compare(detection, telemetry)),
     )
     text = labels.render(found, options.output)
