@@ -51,6 +51,7 @@ class Command:
 
 
 INSTALL = "install"
+SNAPSHOT, PREFLIGHT = "snapshot", "preflight"
 COMPLETION = "completion"
 SHELLS = ("bash", "zsh")
 COMMANDS = {
@@ -59,6 +60,7 @@ COMMANDS = {
     "drift": Command("Show how the boards differ from the inventory"),
     "site": Command("Bring all boards to the state of the inventory"),
     "preflight": Command("Check each board, and change nothing"),
+    SNAPSHOT: Command("Write what a board is into one archive, without secrets: snapshot BOARD"),
     "upgrade": Command("Upgrade K3s, node by node"),
     "backup": Command("Back up the control plane to this computer, encrypted", "server"),
     "restore": Command("Restore the cluster from a backup"),
@@ -95,6 +97,9 @@ options:
 
 .venv/bin/ansible-playbook --help has all options.
 """
+
+
+OF_SNAPSHOT = CHECKOUT / "playbooks/archived/preflight.yml"
 
 
 def playbook(name: str) -> Path:
@@ -276,13 +281,43 @@ def environment() -> dict[str, str]:
     return defaults | os.environ
 
 
+def limited(arguments: Sequence[str]) -> list[str]:
+    """The arguments of `snapshot`, whose first one may be a board."""
+    board = bool(arguments) and not arguments[0].startswith("-")
+    return ["--limit", arguments[0], *arguments[1:]] if board else list(arguments)
+
+
+def from_snapshot(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """The archive of `preflight --from`, '' without one, and the other arguments."""
+    parser = argparse.ArgumentParser(prog=f"jetson-k3s {PREFLIGHT}", add_help=False, allow_abbrev=False)
+    parser.add_argument("--from", dest="archive", metavar="ARCHIVE", default="")
+    options, others = parser.parse_known_args(arguments)
+    return options.archive, others
+
+
+def check_snapshot(archive: str, arguments: Sequence[str]) -> NoReturn:
+    """Become ansible-playbook, which checks the board of a snapshot. Raises RefusedError."""
+    path = Path(archive).absolute()
+    if not path.is_file():
+        raise RefusedError(f"there is no file {path}. --from takes an archive of ./jetson-k3s {SNAPSHOT}.")
+    given = json.dumps({"snapshot_file": str(path)})
+    command = ["ansible-playbook", "--inventory", "localhost,", "--extra-vars", given, *arguments]
+    sys.stdout.flush()
+    os.execve(TOOLS / "ansible-playbook", [*command, str(OF_SNAPSHOT)], environment())  # noqa: S606 - no shell
+
+
 def run(name: str, arguments: Sequence[str]) -> NoReturn:
     """Become ansible-playbook. Raises RefusedError."""
+    if name == SNAPSHOT:
+        arguments = limited(arguments)
     options, _ = known_options(name).parse_known_args(arguments)
     if options.help:
         sys.stdout.write(f"usage: ./jetson-k3s {name} [OPTION...]\n\n{COMMANDS[name].summary}.\n\n")
         sys.stdout.write(f"{description(playbook(name).read_text(), name)}\n\n{OPTIONS}")
         sys.exit()
+    archive, others = from_snapshot(arguments) if name == PREFLIGHT else ("", [])
+    if archive:
+        check_snapshot(archive, others)
     env = environment()
     arguments = [*inventory(name, options.inventory, env), *arguments]
     if not own_password(options, env):
@@ -326,6 +361,9 @@ def candidates(words: Sequence[str], boards: Callable[[Sequence[str]], Iterable[
         found = boards(before[:-1])
     elif before[0] in COMMANDS and last.startswith("-"):
         found = re.findall(r"--[a-z-]+(?= )", OPTIONS.partition("\n\n")[0])
+        found += ["--from"] if before == [PREFLIGHT] else []
+    elif before == [SNAPSHOT]:
+        found = boards(before)
     return [one for one in found if one.startswith(last)]
 
 

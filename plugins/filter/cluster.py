@@ -45,6 +45,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     proxy,
     rollout,
     run_lock,
+    snapshot,
 )
 
 MODULES = (
@@ -83,6 +84,7 @@ MODULES = (
     proxy,
     rollout,
     run_lock,
+    snapshot,
 )
 
 

@@ -76,7 +76,7 @@ def read(packed: bytes) -> Snapshot:
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """The tar file. It is never larger than the limit, whatever its gzip header says."""
+    """The tar file. It is never larger than the limit, also if its gzip header lies."""
     if not packed.startswith(b"\x1f\x8b"):
         raise ArchiveError("it is no gzip file")
     unzip = zlib.decompressobj(16 + zlib.MAX_WBITS)

@@ -150,7 +150,7 @@ class Redaction:
             lambda found: found.group("start") + self._mac(found.group("mac")).replace(":", ""), text
         )
         text = IPV4.sub(self._ip, text)
-        return IPV6.sub(self._ip, text)
+        return IPV6.sub(self._ip_with_colons, text)
 
     def _placeholder(self, kind: str, value: str) -> str:
         """`host-1f3a9c`, the same for each mention of a value. A placeholder is its own."""
@@ -182,11 +182,13 @@ class Redaction:
 
     def _ip(self, found: Match[str]) -> str:
         text = found.group()
-        if "." not in text and text.count(":") < LEAST_COLONS:
-            return text  # a time, or a port
         if text not in self._addresses:
             self._addresses[text] = self._other_ip(text)
         return self._addresses[text]
+
+    def _ip_with_colons(self, found: Match[str]) -> str:
+        """An IPv6 address, and no version, time or port."""
+        return self._ip(found) if found.group().count(":") >= LEAST_COLONS else found.group()
 
     def _other_ip(self, text: str) -> str:
         plain, slash, length = text.partition("/")

@@ -5,14 +5,16 @@ Upgrades, and what an operation does when something fails, are in the stories of
 """
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.snapshot import snapshot_archive
 
 from tests import boards as board_types
 from tests.acceptance.cluster import RESOURCE, Cluster, starts, wait_until
 from tests.acceptance.openpgp import keyring
-from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
+from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_here, run_playbook
 from tests.lab import board, lab_dir
 from tests.lab.board import Board
 
@@ -111,6 +113,45 @@ def test_status_says_which_node_has_which_gpu_and_which_container_holds_it(tmp_p
         assert (holder["pod"], holder["container"]) == (f"holder-{node['name']}", "main")
         assert holder["held"] == [{"resource": RESOURCE, "device": "igpu0", "count": 1}]
         assert (holder["phase"], node["differences"]) == ("Running", [])
+
+
+@pytest.mark.usefixtures("cluster")
+def test_snapshot_says_elsewhere_what_the_board_is(boards: list[Board], tmp_path: Path) -> None:
+    agent = boards[1]
+    inventory = f"--inventory={lab_dir(LAB) / 'inventory.ini'}"
+    settings = f"snapshot_directory={tmp_path} gpu_verify_reports={reports_dir(LAB)}"
+    taken = run_here("./jetson-k3s", "snapshot", agent.name, inventory, "-e", settings)
+    assert taken.returncode == 0, taken.stdout
+    (archive,) = tmp_path.glob(f"{agent.name}-*.tar.gz")
+    assert archive.stat().st_mode & 0o777 == 0o600
+    snapshot = snapshot_archive.load(str(archive))
+    everything = b"".join(snapshot.contents.values())
+    token = agent.exec("cat", "/etc/rancher/k3s/jetson-k3s.token").strip()
+    for secret in (
+        *NAMES,
+        token,
+        *(one.address for one in boards),
+        agent.exec("cat", "/etc/machine-id").strip(),
+    ):
+        assert secret.encode() not in everything
+    assert b"k3s" in snapshot.contents["programs/journal-k3s-agent.txt"]
+    assert b"docker" in snapshot.contents["programs/journal-docker.txt"].lower()
+    assert snapshot_archive.data_of(snapshot, "report")["ok"]
+    nodes = {one["path"]: one for one in snapshot.manifest["tree"] if one["type"] == "char"}
+    assert {nodes["/dev/nvmap"][key] for key in ("mode", "gid")} == {"0660", 44}
+
+    fixture = board_types.load()[TYPES[1]]
+    detected = run_here(
+        sys.executable, "-m", "tegra_device_plugin", "detect", "--output=json", f"--from={archive}"
+    )
+    found = json.loads(detected.stdout)
+    assert (found["module"], found["l4t"]) == (fixture.reported_module, fixture.l4t)
+    assert (found["gpu"]["state"], found["gpu"]["memory_bytes"]) == ("ready", fixture.memory_bytes)
+
+    findings = snapshot_archive.data_of(snapshot, "findings")
+    checked = run_here("./jetson-k3s", "preflight", "--from", str(archive))
+    assert checked.returncode == 0, checked.stdout
+    assert [one["id"] for one in findings if f"[{one['level']}] {one['id']}" not in checked.stdout] == []
 
 
 @pytest.mark.usefixtures("holders")

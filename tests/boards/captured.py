@@ -37,11 +37,12 @@ class UnfitError(Exception):
     """The snapshot makes no board of the tests; the message says why."""
 
 
-def add(archive: Path, name: str, like: str = "", data: Path = fixture.DATA) -> str:
+def add(archive: Path, name: str, like: str = "", data: Path | None = None) -> str:
     """Put the board of a snapshot into boards.json by this id. Gives its entry's text. Raises UnfitError.
 
     Facts that no snapshot has, such as a sleeping GPU's nodes, are those of the board that it is `like`.
     """
+    data = data or fixture.DATA
     known = fixture.load(data)
     if not _ID.fullmatch(name) or name in known:
         raise UnfitError(f"{name}: give it a new id as the others have one, such as orinnx8-jp6")

@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 import yaml
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_archive, report_fleet
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
+    k3s_archive,
+    report_fleet,
+    snapshot_archive,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index, bundle_info
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_verify
 from tegra_device_plugin import cli
@@ -194,6 +198,7 @@ FORMATS = {
     "bundle.yml": bundle_info.FORMAT,
     k3s_archive.FORMAT: int(k3s_archive.FORMAT.rpartition("/")[2]),
     "checkpoint.json": checkpoint.VERSION,
+    snapshot_archive.FORMAT: snapshot_archive.VERSION,
 }
 VERSIONED = re.compile(r"^(?:SCHEMA_VERSION|FORMAT|VERSION) = (?:\d|\"[\w-]+/\d)", re.MULTILINE)
 
@@ -215,9 +220,9 @@ def test_each_file_with_the_version_of_a_format_is_known() -> None:
         path.relative_to(CHECKOUT).as_posix()
         for place in ("plugin", "plugins", "release", "roles")
         for path in (CHECKOUT / place).rglob("*.py")
-        if VERSIONED.search(path.read_text())
+        if not path.is_symlink() and VERSIONED.search(path.read_text())
     }
-    known = (gpu_verify, report_fleet, bundle_info, bundle_index, k3s_archive, checkpoint)
+    known = (gpu_verify, report_fleet, bundle_info, bundle_index, k3s_archive, checkpoint, snapshot_archive)
     assert found == {Path(str(one.__file__)).resolve().relative_to(CHECKOUT).as_posix() for one in known}
 
 

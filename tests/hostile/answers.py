@@ -3,17 +3,22 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import functools
 import hashlib
 import json
 import os
+import tempfile
 import time
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import snapshot_capture
+
+from tests import boards
 from tests.unit.roles.preflight_facts import with_facts
 
 Answer = dict[str, Any]
@@ -128,6 +133,16 @@ def content(path: str) -> bytes:
     return Path(packages).read_bytes() if packages and path.endswith("/packages.tar") else CONTENT
 
 
+def snapshot(board: str, given: Answer) -> Answer:
+    """The snapshot of a simulated board."""
+    with tempfile.TemporaryDirectory() as directory:
+        boards.build(boards.load()["orinnano-jp6"], Path(directory, board))
+        archive = snapshot_capture.capture(
+            f"{directory}/{board}", given["tool"], names=given["names"], key=bytes.fromhex(given["key"])
+        )
+    return {"archive": base64.b64encode(archive).decode()}
+
+
 CONTENT = bytes(10240)
 CONTENT_SHA256 = hashlib.sha256(CONTENT).hexdigest()
 CONTENT_SHA1 = hashlib.sha1(CONTENT, usedforsecurity=False).hexdigest()
@@ -154,6 +169,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         ],
     },
     "k3s_backup": backup,
+    "snapshot": snapshot,
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
     "gpu_api_users": {"users": []},
     "package_holds": {"packages": []},

@@ -70,12 +70,13 @@ PLAYBOOKS = {
     "rotate_ca": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "rotate_token": ([TO_REPORTS], REPORTS),
     "site": ([TO_REPORTS], REPORTS),
+    "snapshot": (["--extra-vars=snapshot_directory=taken"], r"site/taken(/jetson-\d-\d{8}T\d{6}Z\.tar\.gz)?"),
     "status": (["--extra-vars=gpu_status_file=status.json"], r"site/status\.json"),
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }
 # Playbooks that go on with the other boards when one has failed.
-GO_ON = ("jtop", "preflight", "site", "verify")
+GO_ON = ("jtop", "preflight", "site", "snapshot", "verify")
 RECAP = re.compile(r"^(\S+) +: ok=.* unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 # What the server's modules get of an agent's words: they compare and report them.
 FROM_AGENTS = {"gpu_checks"}
@@ -84,6 +85,7 @@ QUICK = (
     ("backup", {SERVER: ["facts", "paths"]}),
     ("bundle", {AGENT: ["facts", "paths"]}),
     ("jtop", {AGENT: ["facts", "paths"]}),
+    ("snapshot", {AGENT: ["facts", "paths"]}),
     ("status", {SERVER: ["facts", "templates"], AGENT: ["facts", "templates"]}),
     ("kubeconfig", {SERVER: ["facts", "templates"]}),
 )

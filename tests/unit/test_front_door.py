@@ -179,6 +179,37 @@ def test_inventory_and_settings_of_the_environment_stay(checkout: Checkout) -> N
     assert checkout.runs("played")[0]["ANSIBLE_CONFIG"] == "/mine.cfg"
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("jetson-1",), ["--limit", "jetson-1"]),
+        (("jetson-1", "-e", "a=b"), ["--limit", "jetson-1", "-e", "a=b"]),
+        (("-e", "a=b"), ["-e", "a=b"]),
+        ((), []),
+    ],
+)
+def test_snapshot_takes_the_name_of_a_board(
+    checkout: Checkout, words: tuple[str, ...], expected: list[str]
+) -> None:
+    assert checkout.typed("snapshot", *words)[0] == 0
+    assert checkout.played == [["-i", "inventory", *expected, "playbooks/snapshot.yml"]]
+
+
+@pytest.mark.parametrize("form", [["--from", "a b.tar.gz"], ["--from=a b.tar.gz"]])
+def test_preflight_of_a_snapshot_needs_no_inventory_and_no_sudo(checkout: Checkout, form: list[str]) -> None:
+    (checkout.path / "inventory").unlink()
+    archive = checkout.elsewhere / "a b.tar.gz"
+    status, said = checkout.typed("preflight", *form, cwd=checkout.elsewhere)
+    assert (status, checkout.played) == (2, [])
+    assert f"there is no file {archive}" in said
+    archive.touch()
+    assert checkout.typed("preflight", *form, "-v", cwd=checkout.elsewhere)[0] == 0
+    (played,) = checkout.played
+    assert json.loads(played.pop(3)) == {"snapshot_file": str(archive)}
+    assert played == ["--inventory", "localhost,", "--extra-vars", "-v", "playbooks/archived/preflight.yml"]
+    assert checkout.runs("tried") == []
+
+
 def test_missing_inventory_is_named_with_the_remedy(checkout: Checkout) -> None:
     (checkout.path / "inventory").unlink()
     status, said = checkout.typed("status", cwd=checkout.elsewhere)

@@ -22,8 +22,8 @@ from tegra_device_plugin.snapshot import snapshot_archive, snapshot_capture, sna
 from tegra_device_plugin.snapshot.snapshot_archive import ArchiveError, Snapshot
 
 from tests import boards
+from tests.boards import __main__ as command
 from tests.boards import captured
-from tests.docs import CHECKOUT
 
 Data = dict[str, Any]
 
@@ -54,10 +54,10 @@ def test_detect_and_labels_say_of_the_snapshot_what_they_say_on_the_board(
     boards.build(board, root, state=state)
     assert main(["capture", "--host-root", str(root), "--output", str(archive)]) == 0
     capsys.readouterr()
-    for command in (["detect", "--output=json"], ["labels", "--qos-policy=burst-share"]):
-        on_board = said(capsys, *command, "--host-root", str(root))
+    for words in (["detect", "--output=json"], ["labels", "--qos-policy=burst-share"]):
+        on_board = said(capsys, *words, "--host-root", str(root))
         assert on_board[1]
-        assert said(capsys, *command, "--from", str(archive)) == on_board
+        assert said(capsys, *words, "--from", str(archive)) == on_board
 
 
 def test_a_snapshot_is_for_its_owner_alone_and_replaces_no_file(
@@ -111,9 +111,12 @@ def test_character_devices_are_recorded_and_never_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
-    monkeypatch.setattr(
-        snapshot_capture._Reader, "read", lambda _self, path, _limit: opened.append(path) or b""
-    )
+
+    def read(_self: object, path: str, _limit: int) -> bytes:
+        opened.append(path)
+        return b""
+
+    monkeypatch.setattr(snapshot_capture._Reader, "read", read)
     tree = snapshot_capture._Tree("/", snapshot_capture._Reader(1, time.monotonic() + 60), QUICK)
     tree._record("/dev/null", "data", 10)
     entry = tree.entries["/dev/null"]
@@ -160,10 +163,15 @@ SICK: dict[str, tuple[Callable[[str], bytes], Data]] = {
         {"error": "Permission denied"},
     ),
     "has no answer": (lambda path: raising(OSError(11, "no", path)), {"error": os.strerror(11)}),
-    "blocks": (lambda _: (time.sleep(60), b"")[1], {"error": "no answer within 0.3 s"}),
+    "blocks": (lambda _: late(), {"error": "no answer within 0.3 s"}),
     "ends the reader": (lambda _: os._exit(1), {"error": "the reader ended"}),
     "is endless": (lambda _: b"x" * 5000, {"truncated": True}),
 }
+
+
+def late() -> bytes:
+    time.sleep(60)
+    return b""
 
 
 def raising(error: OSError) -> bytes:
@@ -198,7 +206,7 @@ def test_a_slow_board_ends_at_the_time_limit_with_the_rest_recorded(
     assert found["/proc/meminfo"]["error"] == "not read: the snapshot took too long"
 
 
-PROGRAMS = {
+PROGRAMS: dict[str, tuple[list[str], Data, str | None]] = {
     "dead": (["sh", "-c", "echo begun; sleep 60"], {"error": "did not end within 0.5 s"}, "begun\n"),
     "fails": (["sh", "-c", "echo it is down >&2; exit 3"], {"status": 3}, "it is down\n"),
     "absent": (["no-such-program"], {"error": "not found"}, None),
@@ -503,8 +511,18 @@ def test_another_machine_is_no_board(data: Path, tmp_path: Path) -> None:
         captured.add(archive, "new-board", data=data)
 
 
-def test_the_command_of_the_tests_names_a_bad_archive(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("x")
-    command = [sys.executable, "-m", "tests.boards", "add", str(tmp_path / "a"), "new-board"]
-    ran = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=False)
-    assert (ran.returncode, "it is no gzip file" in ran.stderr) == (1, True), ran.stderr
+def test_the_command_of_the_tests_makes_a_board_of_an_archive(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    archive = snapshot_of(boards.load()["orinnano-jp6"], tmp_path)
+    monkeypatch.setattr(boards.fixture, "DATA", data)
+    monkeypatch.setattr("sys.argv", ["boards", "add", str(archive), "orinnx8-jp6"])
+    assert command.main() == 0
+    assert '"id": "orinnx8-jp6"' in capsys.readouterr().out
+    assert "orinnx8-jp6" in boards.load(data)
+    archive.write_text("x")
+    assert command.main() == 1
+    assert "give it a new id" in capsys.readouterr().err
+    monkeypatch.setattr("sys.argv", ["boards", "add", str(archive), "orinnx9-jp6"])
+    assert command.main() == 1
+    assert "it is no gzip file" in capsys.readouterr().err

@@ -13,7 +13,7 @@ from tests.unit.roles.scripted import AGENT, BOARDS, OTHER_AGENT, SERVER, play_s
 from tests.unit.roles.test_playbooks import PLAYBOOKS
 
 # Modules that only read.
-READING = {"file_texts", "jetson_facts", "k3s_nodes", "k3s_observe", "ping", "slurp", "stat"}
+READING = {"file_texts", "jetson_facts", "k3s_nodes", "k3s_observe", "ping", "slurp", "snapshot", "stat"}
 
 
 @pytest.mark.parametrize("playbook", ["preflight", "status"])
