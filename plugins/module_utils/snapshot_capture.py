@@ -17,7 +17,6 @@ import signal
 import stat
 import struct
 import subprocess
-import tempfile
 import time
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
@@ -36,6 +35,7 @@ _KINDS = (
     (stat.S_ISREG, "file"),
 )
 _DEVICES = "/dev/"  # never opened
+_POLL_SECONDS = 0.1
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 Limits = NamedTuple(
@@ -385,48 +385,55 @@ def _run(program: Program, root: str, limits: Limits, ends: float) -> Tuple[Data
     path = _which(program.argv[0])
     if path is None:
         return dict(entry, error="not found"), ""
-    # Into a file without a name: a child that keeps a pipe open would have to be awaited. In memory, because
-    # the board's disk may be full.
-    with _memory_file() as output:
-        try:
-            process = subprocess.Popen(
-                [path, *program.argv[1:]],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd="/",
-                env={"PATH": _PATH, "LC_ALL": "C"},
-                start_new_session=True,
-            )
-        except OSError as error:
-            return dict(entry, error=_words(error)), ""
-        try:
-            entry["status"] = process.wait(timeout=seconds)
-        except subprocess.TimeoutExpired:
-            entry["error"] = "did not end within {:g} s".format(seconds)
-        with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=1)
-        size = output.seek(0, os.SEEK_END)
-        if size > limits.output:
-            entry["truncated"] = True
-        output.seek(max(0, size - limits.output))  # the end of a journal is the newest part
-        text = output.read(limits.output).decode("utf-8", "replace")
-    if entry.get("truncated"):
+    try:
+        process = subprocess.Popen(
+            [path, *program.argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            cwd="/",
+            env={"PATH": _PATH, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+    except OSError as error:
+        return dict(entry, error=_words(error)), ""
+    content, size = _output(process, time.monotonic() + seconds, limits.output)
+    status = process.poll()
+    if status is None:
+        entry["error"] = "did not end within {:g} s".format(seconds)
+    else:
+        entry["status"] = status
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=1)
+    text = content.decode("utf-8", "replace")
+    if size > len(content):
+        entry["truncated"] = True
         text = text.partition("\n")[2]
     if program.only is not None:
         text = "".join(line for line in text.splitlines(True) if program.only.search(line))
     return entry, text
 
 
-def _memory_file() -> Any:
-    """A file that is on no disk, if the kernel and Python have such files; else a temporary one."""
-    create = getattr(os, "memfd_create", None)
-    if create is not None:
-        return os.fdopen(create("snapshot"), "w+b")
-    directory = "/dev/shm" if os.path.isdir("/dev/shm") else None  # noqa: S108 - a file without a name
-    return tempfile.TemporaryFile(dir=directory)
+def _output(process: "subprocess.Popen[bytes]", ends: float, limit: int) -> Tuple[bytes, int]:
+    """The end of a program's output, which of a journal is the newest part, and the size of all of it.
+
+    The output ends with the program: a child that keeps it open delays nothing.
+    """
+    content, size = b"", 0
+    with process.stdout as stream:  # type: ignore[union-attr]  # it is a pipe
+        while time.monotonic() < ends:
+            if select.select([stream], [], [], _POLL_SECONDS)[0]:
+                part = os.read(stream.fileno(), limit)
+                if not part:
+                    with contextlib.suppress(subprocess.TimeoutExpired):
+                        process.wait(timeout=max(0.0, ends - time.monotonic()))
+                    break
+                content, size = (content + part)[-limit:], size + len(part)
+            elif process.poll() is not None:
+                break
+    return content, size
 
 
 def _which(name: str) -> Optional[str]:
