@@ -33,7 +33,8 @@ def files() -> list[Path]:
 def write(archive: Path) -> None:
     """Write a tar of them, with the revision that git knows here."""
     revision = json.dumps(dataclasses.asdict(build.revision())).encode()
-    with tarfile.open(archive, "w") as tar:
+    # Links lead to files of the collection, which the board does not get.
+    with tarfile.open(archive, "w", dereference=True) as tar:
         member = tarfile.TarInfo(build.REVISION)
         member.size = len(revision)
         tar.addfile(member, io.BytesIO(revision))

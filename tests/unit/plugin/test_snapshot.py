@@ -21,6 +21,7 @@ from tegra_device_plugin.cli import main
 from tegra_device_plugin.snapshot import snapshot_archive, snapshot_capture, snapshot_list
 from tegra_device_plugin.snapshot.snapshot_archive import ArchiveError, Snapshot
 
+from images.arm64 import sources
 from tests import boards
 from tests.boards import __main__ as command
 from tests.boards import captured
@@ -526,3 +527,13 @@ def test_the_command_of_the_tests_makes_a_board_of_an_archive(
     monkeypatch.setattr("sys.argv", ["boards", "add", str(archive), "orinnx9-jp6"])
     assert command.main() == 1
     assert "it is no gzip file" in capsys.readouterr().err
+
+
+def test_a_board_that_builds_the_image_gets_the_files_behind_the_links(tmp_path: Path) -> None:
+    sources.write(tmp_path / "sources.tar")
+    with tarfile.open(tmp_path / "sources.tar") as archive:
+        members = archive.getmembers()
+        assert [member.name for member in members if not member.isreg()] == []
+        packed_list = archive.extractfile("plugin/tegra_device_plugin/snapshot/snapshot_list.py")
+        assert packed_list is not None
+        assert packed_list.read() == Path(snapshot_list.__file__).read_bytes()
