@@ -33,6 +33,9 @@ def name_of(path: Path) -> str:
 def imported(path: Path) -> Iterator[str]:
     """Files of the collection that a file imports: `module_utils.redact`."""
     for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.level:  # of a file that the plugin has, too
+            assert node.level == 1
+            yield f"{path.parent.name}.{node.module}"
         if not isinstance(node, ast.ImportFrom) or not f"{node.module}.".startswith(PREFIX):
             continue
         below = f"{node.module}."[len(PREFIX) :].rstrip(".")

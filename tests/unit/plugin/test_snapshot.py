@@ -211,7 +211,7 @@ PROGRAMS: dict[str, tuple[list[str], Data, str | None]] = {
     "dead": (["sh", "-c", "echo begun; sleep 60"], {"error": "did not end within 0.5 s"}, "begun\n"),
     "fails": (["sh", "-c", "echo it is down >&2; exit 3"], {"status": 3}, "it is down\n"),
     "absent": (["no-such-program"], {"error": "not found"}, None),
-    "long": (["sh", "-c", "yes | head -n 1000000"], {"status": 0, "truncated": True}, "y\n"),
+    "long": (["sh", "-c", 'yes "$(printf %01000d 7)" | head -n 1000'], {"truncated": True}, "7\n"),
     # A child that goes on with the output open delays nothing.
     "daemon": (["sh", "-c", "sleep 60 & echo done"], {"status": 0}, "done\n"),
 }
@@ -224,7 +224,7 @@ def test_a_sick_program_is_recorded(what: str, monkeypatch: pytest.MonkeyPatch) 
     program = snapshot_list.Program(what, tuple(argv), None)
     began = time.monotonic()
     found = capture(Path("/"), programs=[program], limits=QUICK)
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30  # and not 60
     assert expected.items() <= found.manifest["programs"][0].items()
     content = found.contents.get(f"programs/{what}.txt")
     assert (content and content.decode()[-len(text or "") :]) == text
