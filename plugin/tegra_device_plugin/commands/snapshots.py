@@ -36,7 +36,7 @@ def _capture(options: argparse.Namespace) -> int:
         return EXIT_USAGE
     tool = {
         "name": "tegra-device-plugin",
-        "version": version.package_version(),
+        "version": version.VERSION,
         "revision": version.git_revision(),
     }
     archive = snapshot_capture.capture(str(options.host_root), tool)
