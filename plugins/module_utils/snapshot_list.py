@@ -70,6 +70,9 @@ FILES = (
                 for one in ("initstate", "version")
             ),
             *("/sys/module/{}/parameters/*".format(name) for name in ("nvgpu", "nvidia")),
+            # Cards beside the integrated GPU (the plugin's board/cards.py).
+            *("/sys/bus/pci/devices/*/{}".format(name) for name in ("class", "vendor")),
+            *("/sys/class/{}/*/device".format(name) for name in ("drm", "graphics")),
             "/etc/nv_tegra_release",
             "/proc/meminfo",
             "/proc/cgroups",
@@ -84,6 +87,7 @@ FILES = (
         SETTINGS,
         (
             "/proc/cmdline",
+            "/proc/driver/nvidia/gpus/*/information",
             "/proc/version",
             "/etc/os-release",
             "/etc/nvpmodel.conf",
@@ -121,6 +125,7 @@ FILES = (
             "/sys/bus/platform/drivers/gk20a/*",
             "/sys/bus/platform/devices/*",
             "/sys/class/devfreq/*",
+            "/proc/driver/nvidia/gpus",
             "/usr/lib/aarch64-linux-gnu/libcuda.so*",
             "/usr/lib/aarch64-linux-gnu/nvidia/libcuda.so*",
             "/usr/lib/aarch64-linux-gnu/tegra/libcuda.so*",

@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from tegra_device_plugin.board import cards
 from tegra_device_plugin.board.detection import Detection, detect, read_power
 from tegra_device_plugin.board.labels import node_labels
 from tegra_device_plugin.snapshot import snapshot_archive
@@ -135,6 +136,7 @@ def _entry(snapshot: Snapshot, root: Path, found: Detection, base: Fixture) -> F
         "nv_tegra_release": (snapshot.contents.get("tree/etc/nv_tegra_release") or b"").decode(),
         "nvpmodel": _MODE.findall(modes) or None,
         "nvpmodel_default": int(default[1]) if default else None,
+        "cards": _cards(host, device),
         **_nodes(snapshot, found, base),
     }
     if board.module == base.reported_module:
@@ -146,6 +148,21 @@ def _entry(snapshot: Snapshot, root: Path, found: Detection, base: Fixture) -> F
     kept = {key: value for key, value in facts.items() if value not in (None, {}, "")}
     told = "SIMULATED" if simulated else "F"
     return {**kept, "confidence": f"{told}: snapshot of {made}; what it lacks is that of {base.id}"}
+
+
+def _cards(host: HostTree, device: str) -> Facts:
+    """Discrete GPUs by PCI address, if the driver tells their minors."""
+    drm = {
+        name: posixpath.basename(host.link(f"/sys/class/drm/{name}/device") or "")
+        for name in host.names("/sys/class/drm")
+    }
+    found = {}
+    for address in host.names("/proc/driver/nvidia/gpus"):
+        number = cards.minor(host, address)
+        if number is not None and address != posixpath.basename(device):
+            own = [f"dri/{name}" for name, place in drm.items() if place == address]
+            found[address] = {"minor": number, "nodes": [f"nvidia{number}", *own]}
+    return found
 
 
 def _number(host: HostTree, directory: str | None, name: str) -> int | None:

@@ -153,9 +153,9 @@ async def _samples(relay: Path, timeouts: Timeouts) -> AsyncGenerator[Telemetry]
         async with asyncio.timeout(timeouts.first):
             reader, writer = await asyncio.open_unix_connection(relay, limit=_LINE_LIMIT)
     except TimeoutError:
-        raise JtopError(f"{relay} is not accepted in {timeouts.first:.0f} s") from None
+        raise JtopError(f"/{SOCKET} is not accepted in {timeouts.first:.0f} s") from None
     except OSError as error:
-        raise JtopError(f"no {relay}: the relay does not run ({error.strerror or error})") from error
+        raise JtopError(f"no /{SOCKET}: the relay does not run ({error.strerror or error})") from error
     try:
         deadline = timeouts.first
         while True:
