@@ -49,9 +49,14 @@ def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]
 
 @pytest.mark.parametrize("state", STATES)
 def test_detect_and_labels_say_of_the_snapshot_what_they_say_on_the_board(
-    board: boards.Fixture, state: boards.State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    board: boards.Fixture,
+    state: boards.State,
+    tmp_path_factory: pytest.TempPathFactory,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    root, archive = tmp_path / "host", tmp_path / "board.tar.gz"
+    # A short path: that of a socket has at most 107 characters.
+    directory = tmp_path_factory.mktemp("b")
+    root, archive = directory / "host", directory / "board.tar.gz"
     boards.build(board, root, state=state)
     assert main(["capture", "--host-root", str(root), "--output", str(archive)]) == 0
     capsys.readouterr()
