@@ -12,13 +12,12 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.worktree import worktree
 from tools.cache import CHECKOUT
 from tools.process import say
 
@@ -73,19 +72,6 @@ class Revision:
             self.processor_seconds.append(sum(used))
 
 
-@contextmanager
-def revision(commit: str) -> Iterator[Revision]:
-    """Another revision, in a working tree that is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix="site-", dir="/tmp") as parent:
-        tree = Path(parent, commit)
-        git = ["git", "-C", str(CHECKOUT), "worktree"]
-        subprocess.run([*git, "add", "--quiet", "--detach", str(tree), commit], check=True)
-        try:
-            yield Revision(commit, tree)
-        finally:
-            subprocess.run([*git, "remove", "--force", str(tree)], check=False)
-
-
 def table(revisions: Sequence[Revision]) -> str:
     """The medians, and their ratio to those of the last revision."""
     last = revisions[-1]
@@ -106,8 +92,8 @@ def main() -> int:
     parser.add_argument("--boards", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    with revision(options.against) as other:
-        revisions = (Revision("this", CHECKOUT), other)
+    with worktree(options.against) as tree:
+        revisions = (Revision("this", CHECKOUT), Revision(options.against, tree))
         try:
             for one in revisions:
                 one.provision(options.boards)

@@ -5,30 +5,16 @@ import argparse
 import re
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 from tests.faults import Fault, load
+from tests.worktree import worktree
 from tools.cache import CHECKOUT
-from tools.process import run, say
+from tools.process import say
 
 PASSED, FAILED = 0, 1
 """pytest's exit statuses."""
-
-
-@contextmanager
-def worktree() -> Iterator[Path]:
-    """Yield a copy of the last commit with this checkout's environment; it goes at the end."""
-    with tempfile.TemporaryDirectory(prefix="jetson-k3s-faults-") as place:
-        tree = Path(place, "checkout")
-        run(["git", "worktree", "add", "--detach", tree, "HEAD"], cwd=CHECKOUT)
-        try:
-            (tree / ".venv").symlink_to(CHECKOUT / ".venv")
-            yield tree
-        finally:
-            run(["git", "worktree", "remove", "--force", tree], cwd=CHECKOUT)
 
 
 def pytest(tree: Path, tests: Sequence[str]) -> tuple[int, str]:
@@ -59,7 +45,8 @@ def main() -> int:
     wanted = parser.parse_args().names
     faults = [one for one in load() if not wanted or any(re.search(name, one.name) for name in wanted)]
     noticed = 0
-    with worktree() as tree:
+    with worktree("HEAD") as tree:
+        (tree / ".venv").symlink_to(CHECKOUT / ".venv")
         for tests in dict.fromkeys(one.tests for one in faults):
             status, failed = pytest(tree, tests)
             if status != PASSED:
