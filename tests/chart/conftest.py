@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 import yaml
 
 from tests import newer_go
-from tests.lab import gomodules
+from tests.lab import api_server, gomodules
+from tests.lab.api_server import ApiServer
 from tools import debian
 from tools.cache import CHECKOUT
 from tools.process import run
@@ -23,6 +25,7 @@ from tools.process import run
 CHART = CHECKOUT / "plugin" / "deploy" / "chart"
 # The handbook's: its objects have the names of the plain manifests.
 RELEASE = "tegra-device-plugin"
+OTHER_RELEASE = "thor"
 OPERATOR = "github.com/prometheus-operator/prometheus-operator"
 Object = dict[str, Any]
 Values = dict[str, Any]
@@ -142,3 +145,32 @@ def later(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     done = helm("package", CHART, "--version=9.9.9", "--app-version=9.9.9", f"--destination={directory}")
     assert done.returncode == 0, done.stderr
     return replace(helm, chart=directory / "tegra-device-plugin-9.9.9.tgz")
+
+
+@pytest.fixture(scope="module")
+def server(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+    """An API server; where there is no Go, `helm` has skipped the tests."""
+    assert helm
+    with api_server.started(tmp_path_factory.mktemp("server")) as started:
+        yield started
+
+
+@pytest.fixture
+def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
+    there = replace(helm, kubeconfig=server.kubeconfig)
+    yield there
+    for release in (RELEASE, OTHER_RELEASE):
+        there("uninstall", release, "--namespace=kube-system", "--ignore-not-found")
+    server.kubectl("delete", "runtimeclass", "nvidia", "--ignore-not-found")
+
+
+def apply(helm: Helm, values: Values) -> str:
+    options = ("--install", "--namespace=kube-system")
+    done = helm("upgrade", helm.release, helm.chart, *options, values=values)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.partition("NOTES:")[2]
+
+
+def found(server: ApiServer, kind: str, namespace: str = "kube-system") -> dict[str, Object]:
+    listed = json.loads(server.kubectl("get", kind, f"--namespace={namespace}", "--output=json"))
+    return {one["metadata"]["name"]: one for one in listed["items"]}

@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
 import yaml
 
-from tests.chart.conftest import RELEASE, Helm, Object, Values, operator_definitions
+from tests.chart.conftest import OTHER_RELEASE, RELEASE, Helm, Values, apply, found, operator_definitions
 from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, INSTANCE, OVERLAYS
 from tests.docs import commands, markdown
-from tests.lab import api_server
 from tests.lab.api_server import ApiServer
 from tools.cache import CHECKOUT
 from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
-OTHER_RELEASE = "thor"
 MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "agent": {"enabled": True}}
 # As K3s 1.29 and newer make it, with their own labels.
 K3S_CLASS = {
@@ -34,35 +31,6 @@ K3S_CLASS = {
     "metadata": {"name": "nvidia", "labels": {"objectset.rio.cattle.io/hash": "ab"}},
     "handler": "nvidia",
 }
-
-
-@pytest.fixture(scope="module")
-def server(helm: Helm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
-    """An API server; where there is no Go, `helm` has skipped the tests."""
-    assert helm
-    with api_server.started(tmp_path_factory.mktemp("server")) as started:
-        yield started
-
-
-@pytest.fixture
-def installed(helm: Helm, server: ApiServer) -> Iterator[Helm]:
-    there = replace(helm, kubeconfig=server.kubeconfig)
-    yield there
-    for release in (RELEASE, OTHER_RELEASE):
-        there("uninstall", release, "--namespace=kube-system", "--ignore-not-found")
-    server.kubectl("delete", "runtimeclass", "nvidia", "--ignore-not-found")
-
-
-def apply(helm: Helm, values: Values) -> str:
-    options = ("--install", "--namespace=kube-system")
-    done = helm("upgrade", helm.release, helm.chart, *options, values=values)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.partition("NOTES:")[2]
-
-
-def found(server: ApiServer, kind: str, namespace: str = "kube-system") -> dict[str, Object]:
-    listed = json.loads(server.kubectl("get", kind, f"--namespace={namespace}", "--output=json"))
-    return {one["metadata"]["name"]: one for one in listed["items"]}
 
 
 def test_command_and_values_of_the_handbook_install_it(installed: Helm, server: ApiServer) -> None:

@@ -50,6 +50,19 @@ app.kubernetes.io/name: {{ include "tegra-device-plugin.name" . }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end }}
 
+{{/*
+The labels of a DaemonSet's selector. One that release 0.1.0 installed selects by the first label alone, and has to go on
+with that. Its pods get both labels, so Helm can upgrade it and roll it back.
+*/}}
+{{- define "tegra-device-plugin.selected" -}}
+{{- $labels := include "tegra-device-plugin.selectorLabels" . | fromYaml -}}
+{{- $namespace := include "tegra-device-plugin.namespace" .root -}}
+{{- $found := lookup "apps/v1" "DaemonSet" $namespace (include "tegra-device-plugin.fullname" .) -}}
+{{- $before := dig "spec" "selector" "matchLabels" dict $found -}}
+{{- $first := pick $labels "app.kubernetes.io/name" -}}
+{{ eq ($before | toJson) ($first | toJson) | ternary $first $labels | toYaml }}
+{{- end }}
+
 {{/* The labels of every object, with `labels` besides. */}}
 {{- define "tegra-device-plugin.labels" -}}
 {{- $own := include "tegra-device-plugin.selectorLabels" . | fromYaml -}}
