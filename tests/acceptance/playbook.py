@@ -98,10 +98,12 @@ def run_playbook(
     on_line: Callable[[str], object] | None = None,
     timeout_seconds: float = TIMEOUT_SECONDS,
     screen: bool = False,
+    checkout: Path | None = None,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
-    With `screen` the output is what a user sees, and else Ansible's own.
+    With `screen` the output is what a user sees, and else Ansible's own. `checkout` is one of another
+    revision, which has an environment of its own.
 
     `on_line` gets each line of output when it is written, so that something can happen in the middle. Where
     it says True the run is killed.
@@ -112,16 +114,19 @@ def run_playbook(
     logs = lab_dir(lab) / "logs"
     with subprocess.Popen(
         [
-            Path(sys.executable).with_name("ansible-playbook"),
+            (checkout / ".venv/bin/python" if checkout else Path(sys.executable)).with_name(
+                "ansible-playbook"
+            ),
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
             f"playbooks/{playbook}",
             f"--extra-vars=gpu_verify_reports={reports_dir(lab)}",
-            f"--extra-vars=k3s_backup_directory={lab_dir(lab) / 'backups'}",
+            # 0.1.0 refuses this variable.
+            *([] if checkout else [f"--extra-vars=k3s_backup_directory={lab_dir(lab) / 'backups'}"]),
             *arguments,
         ],
-        cwd=CHECKOUT,
+        cwd=checkout or CHECKOUT,
         env={
-            **os.environ,
+            **{name: value for name, value in os.environ.items() if not checkout or name != "PYTHONPATH"},
             "ANSIBLE_FORCE_COLOR": "0",
             "ANSIBLE_NOCOLOR": "1",
             "XDG_STATE_HOME": str(state_home(lab)),  # the record of backups

@@ -51,8 +51,8 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 {{- end }}
 
 {{/*
-The labels of a DaemonSet's selector. One that release 0.1.0 installed selects by the first label alone, and has to go on
-with that. Its pods get both labels, so Helm can upgrade it and roll it back.
+The labels of a DaemonSet's selector, which is immutable. If 0.1.0 installed the DaemonSet, it selects by the first label
+alone, and has to do so for ever. Its pods get both labels.
 */}}
 {{- define "tegra-device-plugin.selected" -}}
 {{- $labels := include "tegra-device-plugin.selectorLabels" . | fromYaml -}}
