@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from tests.acceptance import site
-from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.cluster import Cluster, starts, wait_until
 from tests.acceptance.playbook import PlaybookRun, cluster_status, reports_dir, run_playbook
 from tests.docs import commands, markdown
 from tests.lab import bundle, inventory, lab_dir
@@ -38,6 +38,7 @@ SETTINGS = {
 }
 HOLDERS = tuple(f"holder-{name}" for name in NAMES)
 HOLDERS_LINE = f"40 {CORE}, 2 {MEMORY}, weight 40 %, limit 512 MiB, used 512 MiB"
+LATER, LATER_LINE = "later", f"10 {CORE}, 1 {MEMORY}, weight 10 %, limit 256 MiB, used 256 MiB"
 POD_SECONDS = 90
 # The verification is a part of one run.
 QUICK = "--skip-tags=gpu_verify"
@@ -126,6 +127,10 @@ def stand_by(boards: list[Board]) -> list[bool]:
     return ["Id" in one.exec("sh", "-c", there, check=False) for one in boards]
 
 
+def docker_processes(boards: list[Board]) -> list[str]:
+    return [one.exec("systemctl", "show", "--property=MainPID", "docker") for one in boards]
+
+
 def plugins(cluster: Cluster) -> list[str]:
     """The image of the plugin's pod on each node."""
     pods = [cluster.get("pod", str(cluster.plugin_pod(name)), "--namespace=kube-system") for name in NAMES]
@@ -153,7 +158,12 @@ def test_0_1_0_makes_a_cluster(cluster: Cluster, holders: dict[str, object]) -> 
     assert_holders_run(cluster, holders)
 
 
-def test_one_board_is_upgraded_before_the_other(cluster: Cluster, holders: dict[str, object]) -> None:
+def test_one_board_is_upgraded_before_the_other(
+    boards: list[Board], cluster: Cluster, holders: dict[str, object]
+) -> None:
+    before = starts(boards)
+    assert next_run("site.yml", QUICK, "--check", "--diff").checked().recap[NAMES[1]].changed
+    assert starts(boards) == before
     next_run("site.yml", QUICK, f"--limit={NAMES[1]}").checked()
     assert plugins(cluster) == ["0.1.0", NEXT_TAG]
     assert_holders_run(cluster, holders)
@@ -163,7 +173,9 @@ def test_one_board_is_upgraded_before_the_other(cluster: Cluster, holders: dict[
 def test_site_yml_upgrades_the_rest(
     boards: list[Board], cluster: Cluster, holders: dict[str, object], tmp_path: Path
 ) -> None:
+    docker = docker_processes(boards)
     next_run("site.yml").checked()
+    assert docker_processes(boards) == docker
     assert plugins(cluster) == [NEXT_TAG, NEXT_TAG]
     assert stand_by(boards) == [True, True]
     assert_holders_run(cluster, holders)
@@ -176,6 +188,7 @@ def test_site_yml_upgrades_the_rest(
     nodes = found["nodes"]
     assert [node["differences"] for node in nodes] == [[], []]
     assert [holder["pod"] for node in nodes for holder in node["holders"]] == [*HOLDERS]
+    use_gpu(cluster, LATER, NAMES[1], core=10, memory=1)
     next_run("site.yml", QUICK).unchanged()
     next_run("drift.yml").checked()
 
@@ -204,6 +217,8 @@ def test_0_1_0_takes_the_cluster_back(
     old_run(release, old_bundle, "site.yml", QUICK).checked()
     assert plugins(cluster) == ["0.1.0", "0.1.0"]
     assert_holders_run(cluster, holders)
+    # The library of its memory limit is that of the later release.
+    assert f"default/{LATER} main: {LATER_LINE}" in allocations(cluster, NAMES[1])
     assert_new_pods_get_their_share(cluster)
     old_run(release, old_bundle, "site.yml", QUICK).unchanged()
 
