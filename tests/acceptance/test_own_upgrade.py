@@ -161,10 +161,10 @@ def test_0_1_0_makes_a_cluster(cluster: Cluster, holders: dict[str, object]) -> 
 def test_one_board_is_upgraded_before_the_other(
     boards: list[Board], cluster: Cluster, holders: dict[str, object]
 ) -> None:
-    before = starts(boards)
-    assert next_run("site.yml", QUICK, "--check", "--diff").checked().recap[NAMES[1]].changed
+    before, one = starts(boards), f"--limit={NAMES[1]}"
+    assert next_run("site.yml", QUICK, one, "--check", "--diff").checked().recap[NAMES[1]].changed
     assert starts(boards) == before
-    next_run("site.yml", QUICK, f"--limit={NAMES[1]}").checked()
+    next_run("site.yml", QUICK, one).checked()
     assert plugins(cluster) == ["0.1.0", NEXT_TAG]
     assert_holders_run(cluster, holders)
     assert_new_pods_get_their_share(cluster)
@@ -189,7 +189,6 @@ def test_site_yml_upgrades_the_rest(
     assert [node["differences"] for node in nodes] == [[], []]
     assert [holder["pod"] for node in nodes for holder in node["holders"]] == [*HOLDERS]
     use_gpu(cluster, LATER, NAMES[1], core=10, memory=1)
-    next_run("site.yml", QUICK).unchanged()
     next_run("drift.yml").checked()
 
 
@@ -220,7 +219,6 @@ def test_0_1_0_takes_the_cluster_back(
     # The library of its memory limit is that of the later release.
     assert f"default/{LATER} main: {LATER_LINE}" in allocations(cluster, NAMES[1])
     assert_new_pods_get_their_share(cluster)
-    old_run(release, old_bundle, "site.yml", QUICK).unchanged()
 
 
 def test_site_yml_upgrades_it_again(
