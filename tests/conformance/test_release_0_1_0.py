@@ -11,8 +11,11 @@ import pytest
 from tegra_device_plugin.sharing import ledger
 
 from tests.conformance.conftest import Start
+from tests.conformance.dra_node import DraNode, share
+from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_kubelet import FakeKubelet
 from tests.conformance.plugin import DEFAULT_COMMAND, Node, Plugin, running
+from tests.conformance.test_dra_claims import CAPACITY_MODE
 from tests.conformance.test_stand_by import STAND_BY, of_stand_by, serves
 from tests.conformance.test_units import CORE, MEMORY, MIB, UNITS, one_generation, until_offered
 from tests.worktree import RELEASE_0_1_0, archive_of, skip_without
@@ -28,10 +31,15 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "plugin"
 
 
+def from_sources(sources: Path) -> str:
+    """Return the start of a command line that runs the program of 0.1.0."""
+    return f"env PYTHONPATH={shlex.quote(str(sources))}"
+
+
 @pytest.fixture
 def start_release(sources: Path, board: Path, directory: Path) -> Start:
-    """Start 0.1.0. The directory of its package comes before that of this one."""
-    command = f"env PYTHONPATH={shlex.quote(str(sources))} {DEFAULT_COMMAND}"
+    """Start 0.1.0."""
+    command = f"{from_sources(sources)} {DEFAULT_COMMAND}"
     return lambda *more: running(command, board, directory, *more)
 
 
@@ -109,3 +117,27 @@ async def test_container_keeps_devices_and_ledger_from_release_to_release(
                 before = found
             await end(plugin)
     assert found == before
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_claim_stays_prepared_from_driver_to_driver(
+    node: DraNode, api: FakeApi, sources: Path, *, back: bool
+) -> None:
+    claim = api.allocate("a", share("s1", "1Gi"), share("s2", "2Gi"))
+    drivers = ["", from_sources(sources)] if back else [from_sources(sources), ""]
+    answers, specs = [], []
+    for before in drivers:
+        async with node.start(sharing=CAPACITY_MODE, before=before) as driver:
+            await node.ready()
+            if before == drivers[1]:
+                specs.append([(node.root / "run/cdi" / name).read_text() for name in node.specs])
+            answers.append(await node.kubelet.prepare(claim))
+            specs.append([(node.root / "run/cdi" / name).read_text() for name in node.specs])
+            if before == drivers[1]:
+                await node.kubelet.unprepare(claim)
+                assert node.leftovers == []
+            await end(driver)
+    assert answers[0] == answers[1]
+    assert [one.error for one in answers[0].values()] == [""]
+    assert specs == [specs[0]] * 3
+    assert specs[0]
