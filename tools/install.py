@@ -44,6 +44,7 @@ from tools.install_board import (
     line_of,
     moved_board,
     read_fleet,
+    rules,
     settings_of,
     ssh_route,
     with_address,
@@ -106,18 +107,29 @@ def board_of(options: argparse.Namespace) -> Board:
     return Board(place, hostname, shown or "the board", machine, jetpack(options.release))
 
 
+def resolver_of(target: str, server: str) -> dict[str, Any] | None:
+    """How K3s on the board resolves the server's name, if that is one; None for an address."""
+    from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (  # noqa: PLC0415 - found there
+        jetson_resolver,
+    )
+
+    if not server or rules().address_of(server):
+        return None
+    hosts, configuration = (remote(target, f"cat {file}") for file in ("/etc/hosts", "/etc/resolv.conf"))
+    return jetson_resolver.resolver_of(hosts, configuration, server)
+
+
 def chosen(options: argparse.Namespace, board: Board, fleet: Fleet) -> Choice:
     """The board of the inventory, or a new one. Raises RefusedError."""
     if options.name:
         if options.action == UNINSTALL:
             raise RefusedError("--name is the name of a new board, so --uninstall does not need it")
-        wanted = checked_name(
-            options.name, f"--name {options.name}: a hostname has up to 63 of a-z 0-9 . and -"
-        )
+        wanted = checked_name(options.name, f"--name {options.name}")
     else:
         wanted = checked_name(
             board.hostname,
-            f"{options.target} has no usable hostname. Give it a name: add --name {free_name(fleet.names)}",
+            f"{options.target} has no usable hostname, {board.hostname!r}",
+            f". Give it a name: add --name {free_name(fleet.names)}",
         )
     choice = choose(board.place, wanted, fleet, moved_board)
     if options.name and wanted != choice.name.lower():
@@ -125,7 +137,8 @@ def chosen(options: argparse.Namespace, board: Board, fleet: Fleet) -> Choice:
             f"inventory has this board as {choice.name}. --name is for a new board. Nothing was done"
         )
     if options.agent_of:
-        check_server("" if choice.new else choice.name, options.agent_of, fleet)
+        ask = functools.partial(resolver_of, options.target)
+        check_server("" if choice.new else choice.name, options.agent_of, fleet, ask)
     if options.action == UNINSTALL and choice.new:
         raise RefusedError(
             f"./inventory has no board at {board.place.text}, so nothing is known to be removed from it"

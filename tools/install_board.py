@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.front_door import RefusedError
+from tools.front_door import CHECKOUT, RefusedError
 
 INVENTORY = Path("inventory")
+COLLECTIONS = CHECKOUT / ".collections"
 MARKER = "# Written by install.sh."
 # Groups of the playbooks and of Ansible, whether the inventory has them or not.
 RESERVED = ("agent", "all", "k3s_cluster", "localhost", "monitoring", "server", "ungrouped")
@@ -32,7 +33,6 @@ SSH_FAILED = 255
 # The kubelet of K3s 1.35 and newer refuses cgroup v1, which L4T has before R36.
 CGROUP_V2_L4T = 36
 K3S_FOR_CGROUP_V1 = "v1.34.12+k3s1"
-HOSTNAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,61}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -119,10 +119,22 @@ def reserved(name: str, fleet: Fleet) -> bool:
     return name in {*RESERVED, *of_ansible, *(one.lower() for one in fleet.names)}
 
 
-def checked_name(name: str, why: str) -> str:
+def rules() -> Any:
+    """The rules for names that preflight has, too (plugins/plugin_utils/host_names.py)."""
+    if str(COLLECTIONS) not in sys.path:
+        sys.path.append(str(COLLECTIONS))
+    from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (  # noqa: PLC0415 - found there
+        host_names,
+    )
+
+    return host_names
+
+
+def checked_name(name: str, subject: str, advice: str = "") -> str:
     """A name in lower case, if a board can have it. Raises RefusedError with the reason otherwise."""
-    if not HOSTNAME.fullmatch(name.lower()):
-        raise RefusedError(why)
+    why = rules().name_problem(name)
+    if why:
+        raise RefusedError(f"{subject}: {why}{advice}")
     return name.lower()
 
 
@@ -179,8 +191,18 @@ def choose(
     return Choice(hostname, new=True)
 
 
-def check_server(name: str, server: str, fleet: Fleet) -> None:
-    """Can this board be an agent of this server?"""
+def server_url(server: str, fleet: Fleet) -> str:
+    """The URL by which agents join this server: k3s_server_url, else its default in role k3s."""
+    said = fleet.variables.get(server, {})
+    address = str(said.get("ansible_host") or said.get("ansible_ssh_host") or server)
+    host = f"[{address}]" if ":" in address and not address.startswith("[") else address
+    return str(said.get("k3s_server_url") or f"https://{host}:6443")
+
+
+def check_server(
+    name: str, server: str, fleet: Fleet, resolver: Callable[[str], Mapping[str, Any] | None] = lambda _: None
+) -> None:
+    """Can this board be an agent of this server? `resolver` has how the board resolves the server's name."""
     if server not in fleet.boards:
         raise RefusedError(f"./inventory has no board {server}")
     if server not in fleet.servers:
@@ -189,6 +211,18 @@ def check_server(name: str, server: str, fleet: Fleet) -> None:
         raise RefusedError(
             f"inventory has {name} in [server], so it cannot become an agent of {server}. Remove K3s from it "
             "first (--uninstall), and its line from inventory."
+        )
+    url = server_url(server, fleet)
+    if "{{" in url:
+        return
+    known = rules()
+    problem = known.url_problem(url) or known.url_problem(url, resolver(known.host_of(url)))
+    if problem and problem.kind != "short":
+        shown = "" if "@" in url else f", {url}"
+        raise RefusedError(
+            f"--agent-of {server}: the board cannot join by k3s_server_url{shown}: {problem.why}. Set "
+            "k3s_server_url in inventory, below [k3s_cluster:vars], to https://ADDRESS:6443 with an address "
+            f"of {server} that each board reaches. Nothing was done"
         )
 
 

@@ -49,6 +49,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_packages
     package_facts,
     reboot_facts,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_resolver import resolver_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services import (
     agents_join_with,
     arguments,
@@ -272,6 +273,8 @@ def main() -> None:
     facts.update(
         {
             "hostname": socket.gethostname(),
+            "hostname_file": read(root, "etc/hostname"),
+            "resolver": resolver_facts(root, module.params["server"]),
             "machine_id": read(root, "etc/machine-id"),
             "arch": os.uname().machine,
             "python": platform.python_version(),

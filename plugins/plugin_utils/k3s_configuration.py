@@ -5,10 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypedDict
-from urllib.parse import urlsplit
 
 from ansible.utils.unsafe_proxy import wrap_var
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_options, k3s_reading
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    host_names,
+    k3s_options,
+    k3s_reading,
+)
 
 # With these the owner says the address: K3s takes that of flannel-iface, and a VPN gives its own.
 OWNERS = frozenset({"node-ip", "flannel-iface", "vpn-auth", "vpn-auth-file"})
@@ -107,7 +110,7 @@ def configuration(bundle: Mapping[str, Any], settings: Settings) -> dict[str, An
         # The one in the bundle's image archive, whichever K3s this is: offline there is no other.
         config["pause-image"] = pause_image
     if is_server:
-        config["tls-san"] = [settings["address"] if joins else urlsplit(settings["server_url"]).hostname]
+        config["tls-san"] = [settings["address"] if joins else host_names.host_of(settings["server_url"])]
         if settings["has_agent_token"]:
             config["agent-token-file"] = settings["agent_token_file"]
         if settings["first"] and len(settings["servers"]) > 1:

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_names
+
 ANY = ""  # the key of a mapping with names of the owner's
 WANTED = {str: "text", bool: "true or false", dict: "a mapping", list: "a list of addresses"}
 # The keys of registries.yaml (rancher/wharfie, pkg/registries). K3s skips others in silence.
@@ -94,6 +96,16 @@ def _encoded(auth: dict[str, str]) -> str:
     if not (auth.get("username") and auth.get("password")):
         return ""
     return base64.b64encode(f"{auth['username']}:{auth['password']}".encode()).decode()
+
+
+def hosts(given: Any) -> list[str]:
+    """Hosts that `k3s_registries` names: registries and the endpoints of mirrors. [] with a wrong setting."""
+    if not given or any(problems(given)):
+        return []
+    mirrors, configs = given.get("mirrors") or {}, given.get("configs") or {}
+    urls = [f"https://{name}" for name in (*mirrors, *configs) if "*" not in name]
+    urls += [url for mirror in mirrors.values() for url in (mirror or {}).get("endpoint") or ()]
+    return list(dict.fromkeys(host_names.host_of(url) for url in urls))
 
 
 def docker_credentials(given: Any) -> str:

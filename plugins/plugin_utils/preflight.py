@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypedDict
-from urllib.parse import urlsplit
 
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.unsafe_proxy import wrap_var
@@ -16,6 +15,7 @@ from ansible.utils.vars import merge_hash
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     board_release,
     board_variables,
+    host_names,
     k3s_configuration,
     k3s_options,
     k3s_reading,
@@ -30,6 +30,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_releases,
     preflight_rules,
     preflight_toolkit,
+    preflight_server,
     proxy,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
@@ -335,7 +336,7 @@ def no_proxy(board: Board) -> dict[str, list[str]]:
     # A server connects to the kubelet of each board, an agent to servers only.
     others = groups.get("k3s_cluster" if board.role == "server" else "server", [])
     k3s_peers = proxy.peers(hostvars[host] for host in others)
-    k3s_peers.append(urlsplit(board.settings["server_url"]).hostname or "")
+    k3s_peers.append(host_names.host_of(board.settings["server_url"]))
     # Docker and downloads need no board but the registry of the site.
     docker_peers = proxy.peers(hostvars[host] for host in [supply] if host in groups["all"])
     return {
@@ -466,6 +467,40 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
     }
 
 
+def named_hosts(board: Board) -> list[tuple[str, str]]:
+    """Hosts, beside the server, that Docker or K3s on the board connects to, each with its setting."""
+    settings, supply = board.settings, board.settings["supply_host"]
+    proxies = [
+        ("jetson_k3s_proxy", host_names.host_of(url)) for url in proxy.urls(settings["proxy"]).values()
+    ]
+    mirrors = [("k3s_registries", host) for host in k3s_registries.hosts(settings["registries"])]
+    registry = []
+    if supply in board.run["groups"].get("all", []):
+        variables = board.hostvars[supply]
+        place = variables.get("jetson_k3s_address") or variables.get("ansible_host") or supply
+        registry = [("image_supply_host", str(place))]
+    return proxies + mirrors + registry
+
+
+def findings_of_names(board: Board, facts: Facts) -> list[Finding]:
+    """Names and addresses that programs on this board use."""
+    first = board.members[0]
+    default = preflight_server.default_url(first, board.hostvars[first])
+    url = board.settings["server_url"] or default
+    server: preflight_server.Server = {
+        "name": first,
+        "url": url,
+        "default": default,
+        "facts": board.fleet.get(first),
+    }
+    joins = board.host != first
+    return [
+        *preflight_server.findings_of_server_url(facts, server, joins),
+        *preflight_server.findings_of_server_range(url, board.ranges),
+        *preflight_server.findings_of_hosts(facts, named_hosts(board)),
+    ]
+
+
 def matrix(tables: Tables) -> list[dict[str, Any]]:
     """The compatibility matrix, with the rules that the other tables make."""
     return [
@@ -499,6 +534,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),
+        *findings_of_names(board, facts),
         *preflight_network.findings_of_ranges(host, fleet, board.ranges),
         *preflight_network.findings_of_firewalls(host, fleet, board.ranges, size, facts["flannel_backend"]),
         *preflight_boards.findings_of_disks(facts),

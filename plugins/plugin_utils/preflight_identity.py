@@ -11,14 +11,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_names
+
 Finding = dict[str, str]
 Facts = dict[str, Any]
 
-# The form of a Kubernetes node name (RFC 1123 subdomain, K3s lower-cases it first). It is also the
-# value of a label, which has at most 63 characters.
-NODE_NAME = re.compile(r"(?=.{1,63}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-# An IPv4 address has the form of a node's name.
-ADDRESS = re.compile(r"\d+(\.\d+){3}")
 # Interfaces whose addresses many boards have: of containers, and of L4T's USB device mode.
 SHARED = re.compile(r"(cni|docker|flannel|l4tbr|lxc|usb|rndis|virbr)\S*|br-\S+")
 
@@ -112,21 +109,38 @@ def findings_of_hostname(
                 f"--limit {host}.{''.join(claim(host, node) for node in theirs)}",
             }
         )
-    if not NODE_NAME.fullmatch(name) or (host in named and ADDRESS.fullmatch(name)):
-        findings.append(
-            {
-                "id": "hostname-invalid",
-                "found": f"the inventory name {host!r}, which would be the hostname (jetson_set_hostname)"
-                if host in named
-                else f"hostname {fleet[host]['hostname']!r}",
-                "expected": "63 letters, digits, '-' and '.' at most, and no address: it becomes the node's "
-                "name",
-                "fix": f"Name the board in the inventory: jetson-1 ansible_host={host}"
-                if host in named
-                else "sudo hostnamectl set-hostname NAME",
-            }
+    return findings + findings_of_form(host, fleet[host], host in named)
+
+
+def findings_of_form(host: str, facts: Facts, named: bool) -> list[Finding]:
+    """Can a node have this name?"""
+    why = host_names.name_problem(host if named else facts["hostname"])
+    found = f"hostname {facts['hostname']!r}: {why}"
+    fix = f"sudo hostnamectl set-hostname {own_name(host)}"
+    if named:
+        found = f"the inventory name {host!r}, which would be the hostname (jetson_set_hostname): {why}"
+        fix = f"Name the board in the inventory: jetson-1 ansible_host={host}"
+    elif why is None and host_names.is_itself(str(facts.get("hostname_file") or "").strip().lower()):
+        why = found = (
+            f"/etc/hostname has {facts['hostname_file']!r}, so the DHCP server chooses the hostname, which "
+            f"is {facts['hostname']!r} now"
         )
-    return findings
+    if why is None:
+        return []
+    return [
+        {
+            "id": "hostname-invalid",
+            "found": found,
+            "expected": "63 letters, digits, '-' and '.' at most, no address, and no name of the computer "
+            "itself such as localhost: it becomes the node's name",
+            "fix": fix,
+        }
+    ]
+
+
+def own_name(host: str) -> str:
+    """A hostname for the board: that of the inventory if a node can have it."""
+    return host.lower() if host_names.name_problem(host) is None else "NAME"
 
 
 def claim(host: str, node: Facts) -> str:

@@ -27,8 +27,10 @@ WARNINGS = {
     "firewall-ufw",
     "k3s-unread",
     "machine-id-duplicate",
+    "name-unresolved",
     "network-range-shared",
     "toolkit-unknown",
+    "server-name-short",
 }
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_names
 
 from tests.docs import CHECKOUT
 from tests.unit.commands import programs_without, run, script
@@ -84,7 +85,8 @@ FILES = (
     *("tools/__init__.py", "tools/front_door.py", "tools/install.py", "tools/install_board.py"),
     *("tools/install_image.py", "tools/cache.py", "tools/debian.py", "tools/engine.py", "tools/process.py"),
     *("images/arm64/builder.py", "images/arm64/base.py", "images/arm64/pack.py"),
-    "plugins/module_utils/built_images.py",
+    *(f"plugins/module_utils/{name}.py" for name in ("built_images", "jetson_board", "jetson_releases")),
+    *("plugins/module_utils/jetson_resolver.py", "plugins/plugin_utils/host_names.py"),
     "plugin/tegra_device_plugin/board/catalogue.json",
 )
 # /bin/sh of Debian and Ubuntu, of macOS, of Alpine, and of macOS if its owner has chosen so.
@@ -632,13 +634,59 @@ def test_boards_that_have_exchanged_their_addresses_are_refused(checkout: Checko
 
 
 @pytest.mark.parametrize(
-    "name", [*(name for name in RESERVED if "_" not in name), "127.0.0.1", "hostvars", "port"]
+    "name", [*(name for name in RESERVED if "_" not in name and name != "localhost"), "hostvars", "port"]
 )
 def test_reserved_hostname_is_refused(checkout: Checkout, name: str) -> None:
     checkout.boards({"192.0.2.11": {"hostname": name.upper()}})
     status, said = checkout.install("jetson@192.0.2.11")
     assert (status, checkout.played, checkout.inventory.exists()) == (1, [], False), said
     assert f"the inventory cannot have a board with the name {name}, which is that of the board" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("localhost", host_names.ITSELF),
+        ("localhost.localdomain", host_names.ITSELF),
+        ("127.0.0.1", "it is a number or an address, and programs would read it as an address"),
+        ("123", "it is a number or an address, and programs would read it as an address"),
+        ("cam_1", host_names.FORM),
+    ],
+)
+def test_hostname_that_preflight_refuses_is_refused_with_the_same_words(
+    checkout: Checkout, name: str, why: str
+) -> None:
+    assert host_names.name_problem(name) == why
+    checkout.boards({"192.0.2.11": {"hostname": name}})
+    status, said = checkout.install("jetson@192.0.2.11")
+    assert (status, checkout.played, checkout.inventory.exists()) == (1, [], False), said
+    assert f"has no usable hostname, {name!r}: {why}. Give it a name: add --name jetson-1" in said
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ("ansible_host=ubuntu.local", host_names.MDNS),
+        ("ansible_host=192.168.55.1", "each Jetson has it itself"),
+        ("ansible_connection=local ansible_host=localhost", host_names.ITSELF),
+        ("ansible_host=192.0.2.11 k3s_server_url=http://192.0.2.11:6443", "K3s joins by https:// only"),
+        ("ansible_host=192.0.2.11 k3s_server_url=https://192.0.2.11", "it has no port"),
+        ("ansible_host=fe80::1%eth0", "its zone is the name of an interface"),
+        ("ansible_host=ubuntu.local k3s_server_url=https://192.0.2.11:6443", ""),
+        ("ansible_host=fd00::11", ""),
+    ],
+)
+def test_agent_joins_by_a_url_that_k3s_can_use(checkout: Checkout, changed: str, why: str) -> None:
+    checkout.boards(AS_FLASHED | {"192.0.2.12": {"hostname": "jetson-2"}})
+    inventory = ONE.replace("ansible_host=192.0.2.11", changed)
+    checkout.inventory.write_text(inventory)
+    status, said = checkout.install("--check", "--agent-of", "ubuntu", "jetson@192.0.2.12")
+    if why:
+        assert (status, checkout.played, checkout.inventory.read_text()) == (1, [], inventory), said
+        assert "--agent-of ubuntu: the board cannot join by k3s_server_url" in said
+        assert why in said
+    else:
+        assert status == 0, said
 
 
 def test_uninstall_asks(checkout: Checkout) -> None:

@@ -40,6 +40,8 @@ GOOD: dict[str, Any] = {
     "jetpack": "6.2",
     "arch": "aarch64",
     "hostname": "jetson-1",
+    "hostname_file": "jetson-1",
+    "resolver": {"hosts": {}, "nameservers": ["192.168.1.1"], "search": []},
     "machine_id": "aa",
     "python": "3.10.12",
     "clock": {"board": 1_000_000.0, "controller": 1_000_000.0},
