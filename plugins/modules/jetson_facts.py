@@ -15,6 +15,7 @@ from typing import Any, Dict, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import contents_by_name
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_apt import apt_facts, kernel_package
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
     board_identity,
     disk,
@@ -29,6 +30,11 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board im
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_certificates import certificate_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_engine import (
+    containerd_root,
+    engine_facts,
+    uses_containerd_store,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_iptables import iptables_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel import (
     boot_arguments,
@@ -48,6 +54,11 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_network 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_packages import (
     package_facts,
     reboot_facts,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_places import (
+    mounts,
+    place_facts,
+    unmounted,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_resolver import resolver_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services import (
@@ -151,20 +162,24 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
         "docker", "image", "ls", "--no-trunc", "--format", "{{.Repository}}:{{.Tag}} {{.ID}}"
     )
     named = dict(line.rsplit(" ", 1) for line in images.splitlines())
-    containerd_store = ["driver-type", CONTAINERD_STORE] in (info.get("DriverStatus") or [])
-    inspected = "[]"
-    if containerd_store and named:
-        inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
     # Of the next start.
     given = [wanted_root, config["config"].get("data-root"), *values.get("data-root", [])[-1:]]
     directory = next(filter(None, [*given, info.get("DockerRootDir"), DATA_ROOT]))
+    data_root = os.path.join("/", str(directory))
+    version = program or info.get("ServerVersion") or None
+    containerd_store = uses_containerd_store(info, ["driver-type", CONTAINERD_STORE], version, data_root)
+    inspected = "[]"
+    if containerd_store and named:
+        inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
     state.update(
         {
             "installed": commands.path("dockerd") is not None,
+            "engine": engine_facts(root, commands.path("dockerd")),
+            "unit": state["installed"],
             "running": running,
             "failure": unit_failure(unit),
             # Of the program: what runs now may be older, and starts no more.
-            "version": program or info.get("ServerVersion") or None,
+            "version": version,
             "containers": info.get("Containers"),
             "stand_by": commands.output(
                 "docker", "ps", "--all", "--filter=label=" + STAND_BY_LABEL, "--format={{.Status}}"
@@ -178,7 +193,8 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
             "containerd_store": containerd_store,
             # Where an id is the digest of a manifest, which a bundle does not know.
             "contents": contents_by_name(json.loads(inspected or "[]")),
-            "data_root": os.path.join("/", str(directory)),
+            "data_root": data_root,
+            "containerd_root": containerd_root(root, state["command"], data_root),
             "daemon_json": config,
             "flags": daemon_flags(command_line),
             "flag_values": values,
@@ -268,7 +284,8 @@ def main() -> None:
     release = os.uname().release
     config = kernel_config(root, release)
     lacking = kernel_lacks(root, release, config)
-    disks = dict(DISKS, docker=docker["data_root"])
+    disks = dict(DISKS, docker=docker["data_root"], containerd=docker["containerd_root"])
+    mounted = mounts(root)
     facts: Data = dict(board_identity(root))
     facts.update(
         {
@@ -280,6 +297,7 @@ def main() -> None:
             "python": platform.python_version(),
             "clock": {"board": time.time(), "controller": module.params["controller_clock"]},
             "kernel": release,
+            "kernel_package": kernel_package(root, release),
             "kernel_lacks": lacking,
             "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
@@ -288,7 +306,11 @@ def main() -> None:
             "simulated": simulated(root),
             "memory_bytes": memory_bytes(root),
             "swap_bytes": swap_bytes(root),
-            "disks": {name: disk(path) for name, path in disks.items()},
+            "disks": {
+                name: dict(disk(path), unmounted=unmounted(root, mounted, os.path.realpath(path)))
+                for name, path in disks.items()
+            },
+            "places": place_facts(root),
             "network": network,
             "default_route": bool(default_devices(network["routes"])),
             "firewalls": firewalls(root, unit_state(units.get(FIREWALLD, {}))["active"], commands.output),
@@ -299,6 +321,7 @@ def main() -> None:
             "image_supply": image_supply_facts(root, units.get(SUPPLY, {}), commands.path("docker-registry")),
             "docker": docker,
             "nvidia_runtime": nvidia_runtime_facts(commands, root),
+            "apt": apt_facts(root),
             "packages": package_facts(commands, root, units.get(UPGRADES, {})),
             "k3s": k3s,
         }

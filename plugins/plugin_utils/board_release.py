@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,9 +28,25 @@ def codename(jetpack: str | None) -> str:
     return CODENAMES.get(generation(jetpack), "")
 
 
+def own_codename(jetson: Mapping[str, Any]) -> str:
+    """The codename of the board's system if it is another one than its JetPack's; '' otherwise.
+
+    Its owner has installed it. A virtual board has the system of its image.
+    """
+    system = jetson.get("apt", {}).get("system", {})
+    said, usual = str(system.get("codename") or ""), codename(jetson["jetpack"])
+    is_name = re.fullmatch("[a-z]{2,20}", said) is not None
+    return said if is_name and usual and said != usual and not jetson.get("simulated") else ""
+
+
 def packages_archive(jetson: Mapping[str, Any]) -> str:
-    """The bundle's file with Debian packages for a board. They depend on its release of Ubuntu."""
-    return f"debs-jetpack{generation(jetson['jetpack'])}-{architecture(jetson['arch'])}.tar"
+    """The bundle's file with Debian packages for a board. They depend on its release of Ubuntu.
+
+    A name without a release is of the JetPack's own one.
+    """
+    release = own_codename(jetson)
+    name = f"debs-jetpack{generation(jetson['jetpack'])}{f'-{release}' if release else ''}"
+    return f"{name}-{architecture(jetson['arch'])}.tar"
 
 
 FILTERS = {"board_architecture": architecture, "board_packages_archive": packages_archive}

@@ -32,7 +32,7 @@ JUDGED = (
     "userns-remap",
 )
 # Archives of packages that a board of a known generation can use.
-PACKAGES_ARCHIVE = re.compile(r"debs-jetpack[4-9]-(arm64|amd64)[.]tar")
+PACKAGES_ARCHIVE = re.compile(r"debs-jetpack[4-9](-[a-z]{2,20})?-(arm64|amd64)[.]tar")
 
 
 class Settings(TypedDict):
@@ -148,7 +148,9 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
     offered = offered_version(bundle, archive, package)
     asked = "update-runtime" in settings["confirmed"]
     due = asked and is_outdated(runtime["version"], offered)
-    lacks_engine = boolean(settings["with_engine"]) and not docker["installed"]
+    # Never a second engine on one socket: that of a snap or of an archive has a finding.
+    has_engine = docker["installed"] or docker.get("engine", {}).get("origin")
+    lacks_engine = boolean(settings["with_engine"]) and not has_engine
     lacks_runtime = due or not runtime["path"]
 
     def absent(family: list[str]) -> list[str]:
@@ -225,7 +227,7 @@ def collection(jetson: Mapping[str, Any], settings: CollectionSettings, board: s
         "refused": list(refusals(jetson, archive, board)),
         "archive": archive,
         "architecture": board_release.architecture(jetson["arch"]),
-        "codename": board_release.codename(jetson["jetpack"]),
+        "codename": board_release.own_codename(jetson) or board_release.codename(jetson["jetpack"]),
         "packages": [*settings["engine_packages"], *settings["runtime_packages"], *registry],
     }
 

@@ -12,6 +12,7 @@ from typing import Any, TypedDict
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import merge_hash
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_places
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     board_release,
     board_variables,
@@ -28,6 +29,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_k3s,
     preflight_network,
     preflight_releases,
+    preflight_packages,
+    preflight_places,
     preflight_rules,
     preflight_toolkit,
     preflight_server,
@@ -501,6 +504,34 @@ def findings_of_names(board: Board, facts: Facts) -> list[Finding]:
     ]
 
 
+def planned_packages(board: Board) -> Facts:
+    """The plan of role nvidia_docker, with the registry that role image_supply installs on one board."""
+    planned = board.found["docker_plan"]
+    supplies = board.settings["supply_host"] == board.host
+    registry = supplies and not board.facts.get("image_supply", {}).get("program")
+    return {**planned, "missing": planned["missing"] + ["docker-registry"] * bool(registry)}
+
+
+def findings_of_storage(board: Board, facts: Facts) -> list[Finding]:
+    """Disks and directories that this run writes to."""
+    settings, planned = board.settings, planned_packages(board)
+    conditions = {
+        jetson_places.DOCKER: settings["container_runtime"] == "docker",
+        jetson_places.PACKAGES: bool(planned["missing"]),
+        jetson_places.RENAME: board.host in board.named
+        and board.name != str(board.facts["hostname"]).lower(),
+        jetson_places.REGISTRY: settings["supply_host"] == board.host,
+    }
+    return [
+        *preflight_boards.findings_of_disks(facts),
+        *preflight_places.findings_of_unmounted(facts),
+        # One cause is one finding: a file system is not named again.
+        *preflight_places.findings_of_places(
+            facts, [name for name, met in conditions.items() if met], preflight_boards.ill_filesystems(facts)
+        ),
+    ]
+
+
 def matrix(tables: Tables) -> list[dict[str, Any]]:
     """The compatibility matrix, with the rules that the other tables make."""
     return [
@@ -523,6 +554,9 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     facts = compatibility_facts(board, tables)
     rules = matrix(tables) + tables["inventory"]
     size = len(board.members) if board.role == "server" else 0
+    packages = preflight_packages.due(
+        facts, planned_packages(board), board.bundle, proxy.is_given(settings["proxy"])
+    )
     # A restore replaces the cluster's data.
     restores, begins = flag(settings["restores"]), "new-cluster" in settings["confirmed"]
     beginning = preflight_k3s.findings_of_server(host, fleet, board.members[0], board.answers, begins)
@@ -537,7 +571,8 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
         *findings_of_names(board, facts),
         *preflight_network.findings_of_ranges(host, fleet, board.ranges),
         *preflight_network.findings_of_firewalls(host, fleet, board.ranges, size, facts["flannel_backend"]),
-        *preflight_boards.findings_of_disks(facts),
+        *findings_of_storage(board, facts),
+        *preflight_packages.findings_of_packages(facts, packages),
         *preflight_boards.findings_of_clock(host, fleet, board.server, float(now)),
         *preflight_k3s.findings_of_settings(board.found["k3s_plan"]),
         *preflight_k3s.findings_of_upgrade(facts, board.server_k3s or None, flag(settings["upgrades"])),

@@ -32,14 +32,26 @@ VOLATILE = ("aufs", "overlay", "ramfs", "tmpfs")
 
 def findings_of_disks(facts: Facts) -> list[Finding]:
     """Is there disk space for the installation, and beyond that enough for the kubelet not to evict pods?"""
+    return [finding for _, finding in judged_disks(facts)]
+
+
+def ill_filesystems(facts: Facts) -> set[int]:
+    """File systems that these findings are about."""
+    return {filesystem for filesystem, _ in judged_disks(facts)}
+
+
+def judged_disks(facts: Facts) -> list[tuple[int, Finding]]:
+    """The findings about disks, each with its file system."""
     runtime = facts["container_runtime"]
     there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
-    needs = {} if there else INSTALLED.get(runtime, {})
+    needs = {} if there else dict(INSTALLED.get(runtime, {}))
+    if "docker" in needs:
+        needs[images_disk(facts)] = needs.pop("docker")
     places: dict[int, list[str]] = {}
     for name in ("kubelet", "uploads", *data_disks(facts)):
         places.setdefault(facts["disks"][name]["filesystem"], []).append(name)
     findings = volatile_disks(facts)
-    for names in places.values():
+    for filesystem, names in places.items():
         total, free = (facts["disks"][names[0]][key] for key in ("total_bytes", "free_bytes"))
         need = sum(needs.get(name, 0) for name in names)
         kept = EVICTION * total if set(names) & set(WATCHED.get(runtime, ())) else 0
@@ -47,27 +59,44 @@ def findings_of_disks(facts: Facts) -> list[Finding]:
             continue
         where = ", ".join(facts["disks"][name]["path"] for name in names)
         full = free < need
-        findings.append(
-            {
-                "id": "disk-full" if full else "disk-eviction",
-                "found": f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
-                "expected": f"{need / 1e9:.1f} GB for K3s, its images and their archives"
-                if full
-                else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
-                "fix": "Make room. " + larger_disk(names, facts, needs),
-            }
-        )
+        finding = {
+            "id": "disk-full" if full else "disk-eviction",
+            "found": f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
+            "expected": f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+            if full
+            else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
+            "fix": "Make room. " + larger_disk(names, facts, needs),
+        }
+        findings.append((filesystem, finding))
     return findings
 
 
 def data_disks(facts: Facts) -> tuple[str, ...]:
     """The disks with the data of K3s and of the engine."""
-    return ("k3s", "docker") if facts["container_runtime"] == "docker" else ("k3s",)
+    if facts["container_runtime"] != "docker":
+        return ("k3s",)
+    return tuple(dict.fromkeys(("k3s", "docker", images_disk(facts))))
+
+
+def images_disk(facts: Facts) -> str:
+    """The disk with Docker's images. With the containerd image store, data-root does not say where they are.
+
+    https://github.com/moby/moby/issues/50517
+    """
+    docker = facts["docker"]
+    managed = str(docker["containerd_root"]).startswith(f"{docker['data_root'].rstrip('/')}/")
+    return "containerd" if docker["containerd_store"] and not managed else "docker"
 
 
 def larger_disk(names: list[str], facts: Facts, needs: dict[str, int]) -> str:
     """How the directory that takes most gets another disk."""
     most = max(names, key=lambda name: needs.get(name, 0))
+    if most == "containerd":
+        return (
+            "`sudo docker system df` shows what Docker keeps. Docker has the containerd image store, so its "
+            f"images are in {facts['disks'][most]['path']}: mount a larger disk there. data-root does not "
+            "move them."
+        )
     if most == "docker":
         return (
             "`sudo docker system df` shows what Docker keeps. Or set data-root in "
@@ -76,23 +105,28 @@ def larger_disk(names: list[str], facts: Facts, needs: dict[str, int]) -> str:
     return f"Or mount a larger disk on {facts['disks'][most]['path']}."
 
 
-def volatile_disks(facts: Facts) -> list[Finding]:
+def volatile_disks(facts: Facts) -> list[tuple[int, Finding]]:
     """Would K3s or Docker lose its data at a reboot, or be unable to write them?"""
-    findings = []
+    found: dict[tuple[int, str], list[str]] = {}
     for name in data_disks(facts):
         disk = facts["disks"][name]
         if disk["read_only"] or disk["type"] in VOLATILE:
             kind = "read-only" if disk["read_only"] else disk["type"]
-            findings.append(
-                {
-                    "id": "disk-volatile",
-                    "found": f"{disk['path']}: {kind} file system",
-                    "expected": "a file system that can be written and keeps its files over a reboot",
-                    "fix": "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` "
-                    f"in /etc/overlayroot.local.conf, then reboot). Or mount a partition on {disk['path']}.",
-                }
-            )
-    return findings
+            found.setdefault((disk["filesystem"], kind), []).append(disk["path"])
+    return [
+        (
+            filesystem,
+            {
+                "id": "disk-volatile",
+                "found": f"{', '.join(paths)}: {kind} file system",
+                "expected": "a file system that can be written and keeps its files over a reboot",
+                "fix": "Switch the overlay or read-only root off (overlayroot: `overlayroot=disabled` "
+                "in /etc/overlayroot.local.conf, then reboot). Or mount a partition on "
+                f"{' and on '.join(paths)}.",
+            },
+        )
+        for (filesystem, kind), paths in found.items()
+    ]
 
 
 def offset(clock: Facts, now: float) -> tuple[float, float]:

@@ -30,6 +30,10 @@ WARNINGS = {
     "name-unresolved",
     "network-range-shared",
     "toolkit-unknown",
+    "packages-locked",
+    "packages-sources-release",
+    "packages-system",
+    "packages-unreachable",
     "server-name-short",
 }
 

@@ -10,6 +10,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_releases,
     preflight_toolkit,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_places
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight_module
 
 from tests.unit.roles.places import ROLES
@@ -38,6 +40,10 @@ RULES = [
 GOOD: dict[str, Any] = {
     "platform": "tegra",
     "jetpack": "6.2",
+    "l4t": "36.4.3",
+    "soc": "tegra234",
+    "kernel": "5.15.148-tegra",
+    "kernel_package": "nvidia-l4t-kernel",
     "arch": "aarch64",
     "hostname": "jetson-1",
     "hostname_file": "jetson-1",
@@ -69,6 +75,7 @@ GOOD: dict[str, Any] = {
             "filesystem": 1,
             "type": "ext4",
             "read_only": False,
+            "unmounted": None,
             "total_bytes": 64 * 10**9,
             "free_bytes": 20 * 10**9,
         }
@@ -77,7 +84,23 @@ GOOD: dict[str, Any] = {
             "k3s": "/var/lib/rancher/k3s",
             "kubelet": "/var/lib/kubelet",
             "uploads": "/var/lib/jetson-k3s",
+            "containerd": "/var/lib/containerd",
         }.items()
+    },
+    "places": {
+        "places": {place.path: "/run" if place.path == "/run" else "/" for place in jetson_places.PLACES},
+        "mounts": {
+            point: {
+                "type": kind,
+                "filesystem": number,
+                "read_only": False,
+                "noexec": point == "/run",
+                "in_memory": point == "/run",
+                "free_bytes": 20 * 10**9,
+                "free_inodes": 10**6,
+            }
+            for number, (point, kind) in enumerate({"/": "ext4", "/run": "tmpfs"}.items(), 1)
+        },
     },
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
@@ -89,6 +112,10 @@ GOOD: dict[str, Any] = {
     "gpu_device_plugin_config": {},
     "docker": {
         "installed": True,
+        "engine": {"origin": "package", "path": "/usr/bin/dockerd", "package": "docker.io"},
+        "unit": True,
+        "data_root": "/var/lib/docker",
+        "containerd_root": "/var/lib/containerd",
         "running": True,
         "stand_by": None,
         "failure": None,
@@ -104,6 +131,15 @@ GOOD: dict[str, Any] = {
         "flags": {},
         "flag_values": {},
         **{"settings": {}, "places": {}, "all_keys": [], "unknown_keys": []},
+    },
+    "apt": {
+        "manager": "apt",
+        "system": {"id": "ubuntu", "version": "22.04", "codename": "jammy", "name": "Ubuntu 22.04.5 LTS"},
+        "incomplete": [],
+        "interrupted": False,
+        "locked_by": None,
+        "conflicts": [],
+        "sources": {"count": 5, "ubuntu": ["jammy"], "l4t": ["r36.4"], "unfilled": []},
     },
     "packages": {"installed": ["containerd", "docker.io"], "held": [], "ours": [], "unattended": []},
     "nvidia_runtime": {

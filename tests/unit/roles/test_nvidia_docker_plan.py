@@ -66,6 +66,9 @@ def plan(jetson: Data | None = None, bundle: Data = BUNDLE, **settings: Any) -> 
         # Where containerd runs the pods.
         (BARE, {"with_engine": False}, [RUNTIME], [], FAMILY),
         ({"docker": NO_DOCKER}, {}, ["docker.io"], ["runc"], []),
+        # Never a second engine beside that of a snap or of an archive.
+        ({"docker": NO_DOCKER | {"engine": {"origin": "snap"}}}, {}, [], [], []),
+        ({"docker": NO_DOCKER | {"engine": {"origin": None}}}, {}, ["docker.io"], ["runc"], []),
         ({"nvidia_runtime": BARE["nvidia_runtime"]}, {}, [RUNTIME], [], FAMILY[1:]),
         # An update replaces what is there, too.
         ({}, UPDATE, [RUNTIME], [], FAMILY),

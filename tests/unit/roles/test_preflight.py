@@ -24,6 +24,7 @@ KUBELET_GATE = {"k3s__feature_gates__kubelet": ["DRAConsumableCapacity"]}
 # Where capacity is a feature that has to be switched on.
 GATED = {**DRA, "bundle__k3s_version": "v1.34.1+k3s1", "gpu_device_plugin_config": CAPACITY}
 CONTAINERD = {"container_runtime": "containerd"}
+ENGINE: Data = {"origin": "package", "path": "/opt/docker/dockerd", "package": None}
 UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
 
 
@@ -64,7 +65,12 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({"docker__containerd_store": True}, "docker-containerd-store"),
     ({"container_runtime": "containerd", "docker__running": False}, "docker-stand-by"),
     ({"packages__unattended": ["docker.io"]}, "docker-unattended-upgrades"),
-    ({"docker__installed": False}, "docker-absent"),
+    ({"docker__installed": False, "docker__engine": ENGINE | {"origin": None}}, "docker-absent"),
+    ({"docker__installed": False, "docker__engine": ENGINE | {"origin": "snap"}}, "docker-snap"),
+    ({"docker__installed": False, "docker__engine": ENGINE | {"origin": "podman"}}, "docker-podman"),
+    ({"docker__engine": ENGINE | {"origin": "static"}}, "docker-static"),
+    ({"docker__unit": False, "docker__engine": ENGINE | {"origin": "other"}}, "docker-without-unit"),
+    ({"docker__installed": False, "docker__engine": ENGINE | {"origin": "static"}}, "docker-path"),
     ({"docker__daemon_json__error": "line 3"}, "docker-daemon-json"),
     ({"docker__conflicting_flags": ["--add-runtime"]}, "docker-flags"),
     ({"docker__version": "18.06.3-ce"}, "docker-too-old"),
@@ -234,6 +240,11 @@ LACKS = "CONFIG_X is not set (module x)"
     ("changes", "found"),
     [
         ({"kernel_lacks": {"veth": LACKS}}, {"kernel-veth": "JetPack's own kernel"}),
+        (
+            {"kernel_lacks": {"veth": LACKS}, "kernel_package": None},
+            {"kernel-veth": "5.15.148-tegra is of no"},
+        ),
+        ({"iptables__problem": "no", "kernel_package": None}, {"iptables": "the vendor of the board"}),
         ({"kernel_lacks": {"vxlan": LACKS}}, {"kernel-vxlan": "flannel-backend: host-gw"}),
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": "host-gw"}, {}),
         ({"kernel_lacks": {"vxlan": LACKS}, "flannel_backend": None}, {}),
@@ -323,6 +334,7 @@ def test_rules_are_complete_and_their_ids_unique() -> None:
 
 # All others stop a board.
 LENIENT = {
+    "docker-static",
     "agent-token-shared",
     "ansible-core-untested",
     "default-route-services",
@@ -418,7 +430,17 @@ IGNORES_STRICT = {"nvidia_runtime__version": "1.11.0", "strict": True}
         ("4.6", IGNORES_STRICT, "nvidia-runtime-strict", "nvidia-container-toolkit=1.7.0", "--only-upgrade"),
         ("6", IGNORES_STRICT, "nvidia-runtime-strict", "--only-upgrade", "1.7.0"),
         ("6", {"kernel_lacks": {"veth": LACKS}}, "kernel-veth", "nvidia-l4t-kernel", "nothing"),
-        ("7", {"kernel_lacks": {"veth": LACKS}}, "kernel-veth", "JetPack's own kernel", "nvidia-l4t-kernel"),
+        # NVIDIA's package would replace the kernel of another vendor (ark_jetson_kernel#119).
+        (
+            "6",
+            {"kernel_lacks": {"veth": LACKS}, "kernel_package": None},
+            *("kernel-veth", "Do not install NVIDIA's kernel over it", "reinstall"),
+        ),
+        (
+            "6",
+            {"kernel_lacks": {"veth": LACKS}, "kernel_package": "nvidia-l4t-rt-kernel"},
+            *("kernel-veth", "--reinstall nvidia-l4t-rt-kernel`", "nvidia-l4t-kernel"),
+        ),
         ("4.6", {"iptables__problem": "no"}, "iptables", "nvidia-l4t-kernel", "nothing"),
         ("4.6", {"bundle__k3s_version": "v1.36.2"}, "k3s-cgroup-v1", "with K3s 1.34", UNIFIED),
         (

@@ -35,7 +35,16 @@ LINES = {
     "JetPack 6": Line(
         {"jetpack": "6.2", "kernel": "5.15.148-tegra", "python": "3.10.12"}, "1.16.2", "29.1.0"
     ),
-    "JetPack 7": Line({"jetpack": "7.0", "kernel": "6.8.12-tegra", "python": "3.12.3"}, "1.18.0", "29.1.0"),
+    "JetPack 7": Line(
+        {
+            "jetpack": "7.0",
+            "kernel": "6.8.12-tegra",
+            "kernel_package": "linux-image-6.8.12-tegra",
+            "python": "3.12.3",
+        },
+        "1.18.0",
+        "29.1.0",
+    ),
 }
 # JetPack 4 and 5 boot with cgroup v1; a kernel before 5.2 has no complete v2.
 CGROUPS = {
@@ -94,6 +103,10 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
 ANYWHERE = re.compile(
     r"sudo (reboot|depmod|apt update|apt-mark unhold PACKAGE|apt install iptables|"
     r"apt install --only-upgrade (docker\.io|runc|containerd\.io)|"
+    r"sudo (reboot|depmod|apt update|apt install --reinstall linux-image-[\w.-]+|apt remove podman-docker|"
+    r"snap remove docker|systemctl daemon-reload|ln -s /opt/docker/dockerd /usr/local/bin/dockerd|"
+    r"apt-mark unhold PACKAGE|apt install iptables|"
+    r"apt install --only-upgrade docker\.io|"
     r"apt-mark hold (docker-ce|docker\.io containerd)|journalctl .*|systemctl edit docker|unshare .*|"
     r"update-alternatives .*)|"
     r"docker (pull REGISTRY/NAME:TAG|push)|openssl rand -hex 16|python3 -m json\.tool .*|"
@@ -163,9 +176,14 @@ def test_every_advice_works_on_the_boards_that_get_it(line: str) -> None:
 # Of every JetPack's Ubuntu (18.04 and later), or what the finding is about: K3s, a firewall that is active.
 PROGRAMS = {
     *(
+        "apt",
         "date",
+        "dmesg",
         "docker",
+        "dpkg",
+        "du",
         "hostnamectl",
+        "mount",
         "nmcli",
         "reboot",
         "rm",

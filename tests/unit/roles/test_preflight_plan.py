@@ -291,7 +291,12 @@ HELD = {"packages__held": [FAMILY[3]]}
             {"runtime-update": "no nvidia-container-toolkit in the bundle's debs-jetpack6-arm64.tar"},
         ),
         (
-            {"packages__held": ["docker.io"], "packages__installed": [], "docker__installed": False},
+            {
+                "packages__held": ["docker.io"],
+                "packages__installed": [],
+                "docker__installed": False,
+                "docker__engine__origin": None,
+            },
             *({}, {}, "1.16.2", {"packages-held": "apt holds docker.io,"}),
         ),
         (
