@@ -13,6 +13,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.deb822 import p
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import first, read
 
 OS_RELEASE = ("etc/os-release", "usr/lib/os-release")
+LISTS = "var/lib/dpkg/info"
 STATUS, UPDATES = "var/lib/dpkg/status", "var/lib/dpkg/updates"
 # Of a board with all of JetPack it has about 4 MB.
 STATUS_BYTES = 32 << 20
@@ -43,10 +44,10 @@ CONFLICTS = (
     "moby-engine",
     "podman-docker",
 )
-# Status: what is wanted, a flag for errors, the state. Those with which apt goes on are left out.
-INCOMPLETE = re.compile(
-    rb"^Status: \S+ (?:reinstreq \S+|ok (?:unpacked|half-installed|half-configured))$", re.MULTILINE
-)
+# `Status: WANTED FLAG STATE`. A pattern that begins with a text is fast, which matters for 4 MB.
+UNUSUAL = re.compile(rb"\nStatus: (?!install ok installed\n)(\S+) (\S+) (\S+)\n")
+# States with which apt stops. It goes on with triggers that are pending.
+INCOMPLETE = ("unpacked", "half-installed", "half-configured")
 NVIDIA_SOURCE = re.compile(r"//repo\.download\.nvidia\.com/+jetson")
 PLACEHOLDER = re.compile(r"<\w+>")
 LINE = re.compile(r"^deb\s+(?:\[[^\]]*\]\s+)?(\S+)\s+(\S+)")
@@ -70,35 +71,38 @@ def manager(root: str) -> Optional[str]:
     return None
 
 
-def status(root: str) -> bytes:
-    """dpkg's database."""
+def unusual(root: str) -> Dict[str, Tuple[str, str]]:
+    """{package: (flag, state)} of dpkg's database, of packages that are not simply installed."""
     try:
         with open(os.path.join(root, STATUS), "rb") as handle:
-            return handle.read(STATUS_BYTES)
+            database = handle.read(STATUS_BYTES)
     except OSError:
-        return b""
-
-
-def incomplete(database: bytes) -> List[str]:
-    """Packages whose installation has not ended, each with its state."""
-    found = []
-    for match in INCOMPLETE.finditer(database):
+        return {}
+    found = {}
+    for match in UNUSUAL.finditer(database):
         start = database.rfind(b"\n\n", 0, match.start()) + 1
-        name = re.search(rb"^Package: (\S+)$", database[start : match.end()], re.MULTILINE)
-        state = match.group().split()[-1]
-        flag = b"reinstreq, " if b" reinstreq " in match.group() else b""
-        found.append(
-            "{} ({})".format(*(part.decode() for part in (name.group(1) if name else b"?", flag + state)))
-        )
+        fields = parse_fields(database[start : match.end()].decode("utf-8", "replace"))
+        found[fields.get("Package", "?")] = (match.group(2).decode(), match.group(3).decode())
     return found
 
 
-def installed(database: bytes, names: Tuple[str, ...]) -> List[str]:
-    """Those of the packages that are installed."""
-    pattern = r"^Package: ({})\n(?:(?!Status:).+\n)*Status: \S+ \S+ installed$".format(
-        "|".join(map(re.escape, names))
-    )
-    return sorted(name.decode() for name in re.findall(pattern.encode(), database, re.MULTILINE))
+def incomplete(packages: Dict[str, Tuple[str, str]]) -> List[str]:
+    """Packages whose installation has not ended, each with its state."""
+    return [
+        "{} ({})".format(name, state if flag == "ok" else "{}, {}".format(flag, state))
+        for name, (flag, state) in sorted(packages.items())
+        if flag != "ok" or state in INCOMPLETE
+    ]
+
+
+def installed(root: str, packages: Dict[str, Tuple[str, str]], names: Tuple[str, ...]) -> List[str]:
+    """Those of the packages that are installed; dpkg keeps a list of files of each."""
+    return [
+        name
+        for name in names
+        if os.path.exists(os.path.join(root, LISTS, name + ".list"))
+        and packages.get(name, ("ok", "installed"))[1] == "installed"
+    ]
 
 
 def locked_by(root: str) -> Optional[str]:
@@ -156,23 +160,23 @@ def source_facts(root: str) -> Dict[str, Any]:
 
 def apt_facts(root: str) -> Dict[str, Any]:
     """Whether and how packages can be installed."""
-    database = status(root)
+    packages = unusual(root)
     names = os.listdir(os.path.join(root, UPDATES)) if os.path.isdir(os.path.join(root, UPDATES)) else []
     return {
         "manager": manager(root),
         "system": system(root),
-        "incomplete": incomplete(database),
+        "incomplete": incomplete(packages),
         "interrupted": any(name.isdigit() for name in names),
         "locked_by": locked_by(root),
-        "conflicts": installed(database, CONFLICTS),
+        "conflicts": installed(root, packages, CONFLICTS),
         "sources": source_facts(root),
     }
 
 
 # A line of /proc/version of NVIDIA's own builds. A kernel that somebody has built again has another one.
 NVIDIA_BUILD = "buildbrain@"
-# Packages that may have a kernel, in the order in which they are read; the first two are NVIDIA's.
-KERNEL_LISTS = ("nvidia-l4t-kernel.list", "nvidia-l4t-rt-kernel.list", "linux-image-*.list", "*kernel*.list")
+# Packages that may have a kernel.
+KERNELS = re.compile(r"linux-image-.*|.*kernel.*")
 
 
 def kernel_package(root: str, release: str) -> Optional[str]:
@@ -180,14 +184,14 @@ def kernel_package(root: str, release: str) -> Optional[str]:
 
     NVIDIA's package would replace the kernel of another vendor, with its device tree (ark_jetson_kernel#119).
     """
-    directory = os.path.join(root, "var/lib/dpkg/info")
-    paths = [path for one in KERNEL_LISTS for path in sorted(glob.glob(os.path.join(directory, one)))]
+    directory, end = os.path.join(root, LISTS), ".list"
+    names = os.listdir(directory) if os.path.isdir(directory) else []
+    packages = [name[: -len(end)] for name in names if name.endswith(end) and KERNELS.match(name)]
     # Packages of headers and of further modules have other directories there.
-    own = re.compile(r"^(?:/usr)?/lib/modules/{}/kernel$".format(re.escape(release)), re.MULTILINE)
+    own = {"{}/lib/modules/{}/kernel".format(usr, release) for usr in ("", "/usr")}
     built = read(root, "proc/version")
-    for path in paths:
-        name = os.path.basename(path)[: -len(".list")]
-        if own.search(read(directory, path, STATUS_BYTES) or ""):
+    for name in sorted(packages):
+        if own.intersection((read(directory, name + end, STATUS_BYTES) or "").splitlines()):
             is_anothers = name.startswith("nvidia-l4t-") and built is not None and NVIDIA_BUILD not in built
             return None if is_anothers else name
     return None

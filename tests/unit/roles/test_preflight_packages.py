@@ -57,7 +57,9 @@ def written(root: Path, files: dict[str, str]) -> str:
     ],
 )
 def test_incomplete_packages_are_named(tmp_path: Path, kernel: str, found: list[str]) -> None:
-    root = written(tmp_path, {jetson_apt.STATUS: STATUS.format(kernel=kernel), "usr/bin/apt-get": ""})
+    lists = {f"{jetson_apt.LISTS}/{name}.list": "" for name in ("docker-ce", "docker-ce-cli")}
+    files = {jetson_apt.STATUS: STATUS.format(kernel=kernel), "usr/bin/apt-get": ""}
+    root = written(tmp_path, files | lists)
     facts = jetson_apt.apt_facts(root)
     assert (facts["manager"], facts["incomplete"], facts["conflicts"]) == ("apt", found, ["docker-ce-cli"])
     assert not facts["interrupted"]
