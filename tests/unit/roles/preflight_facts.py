@@ -54,7 +54,6 @@ GOOD: dict[str, Any] = {
     "cgroup_version": 2,
     "cgroup_lacks": {},
     "mig_instances": 0,
-    "kernel": "5.15.148-tegra",
     "kernel_lacks": {},
     "kernel_modules": None,
     "boot_arguments": None,
