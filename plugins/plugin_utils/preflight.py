@@ -28,12 +28,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_identity,
     preflight_k3s,
     preflight_network,
-    preflight_releases,
     preflight_packages,
     preflight_places,
+    preflight_releases,
     preflight_rules,
-    preflight_toolkit,
     preflight_server,
+    preflight_toolkit,
     proxy,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (

@@ -5,13 +5,12 @@ import copy
 from typing import Any
 
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_places
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_docker,
     preflight_releases,
     preflight_toolkit,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_places
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules as preflight_module
 
 from tests.unit.roles.places import ROLES
