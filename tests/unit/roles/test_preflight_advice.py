@@ -101,12 +101,10 @@ WORKS: dict[str, Callable[[Board, Line, str], bool]] = {
 }
 # Commands of every Ubuntu from 18.04 on, and settings that no board refuses.
 ANYWHERE = re.compile(
-    r"sudo (reboot|depmod|apt update|apt-mark unhold PACKAGE|apt install iptables|"
-    r"apt install --only-upgrade (docker\.io|runc|containerd\.io)|"
     r"sudo (reboot|depmod|apt update|apt install --reinstall linux-image-[\w.-]+|apt remove podman-docker|"
     r"snap remove docker|systemctl daemon-reload|ln -s /opt/docker/dockerd /usr/local/bin/dockerd|"
     r"apt-mark unhold PACKAGE|apt install iptables|"
-    r"apt install --only-upgrade docker\.io|"
+    r"apt install --only-upgrade (docker\.io|runc|containerd\.io)|"
     r"apt-mark hold (docker-ce|docker\.io containerd)|journalctl .*|systemctl edit docker|unshare .*|"
     r"update-alternatives .*)|"
     r"docker (pull REGISTRY/NAME:TAG|push)|openssl rand -hex 16|python3 -m json\.tool .*|"
