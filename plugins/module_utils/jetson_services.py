@@ -11,6 +11,7 @@ import re
 import shlex
 from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import sha256
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
     first,
     parse_version,
@@ -63,6 +64,8 @@ K3S_DIRECTORY, K3S_FILE = "etc/rancher/k3s", "config.yaml"
 K3S_FILE_BYTES = 1 << 16
 # Settings of K3s that are facts.
 SETTINGS = ("data-dir", "node-name")
+# Role k3s lets it lead to a program with its version in the name.
+K3S_LINK = "usr/local/bin/k3s"
 # Data of a server whose data store is embedded etcd.
 ETCD = "var/lib/rancher/k3s/server/db/etcd"
 # K3s' tokens on a server, and the role's file for releases of K3s that write no `agent-token`.
@@ -247,6 +250,12 @@ def k3s_settings(files: Dict[str, str], command: Optional[str]) -> Dict[str, Opt
     found = dict.fromkeys(SETTINGS)
     found.update((name, value) for name, value in k3s_given(files, command) if name in found and value)
     return found
+
+
+def active_binary(root: str) -> Optional[Dict[str, str]]:
+    """Path and SHA-256 of the program that the link to K3s leads to; None without it."""
+    path = os.path.realpath(os.path.join(root, K3S_LINK))
+    return {"path": path, "sha256": sha256(path)} if os.path.isfile(path) else None
 
 
 def on_etcd(root: str) -> bool:

@@ -11,9 +11,10 @@ import os
 import platform
 import socket
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import sha256
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import contents_by_name
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_apt import apt_facts, kernel_package
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
@@ -62,6 +63,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_places i
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_resolver import resolver_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_services import (
+    active_binary,
     agents_join_with,
     arguments,
     credentials,
@@ -107,6 +109,9 @@ Unit = Dict[str, str]
 DATA_ROOT = "/var/lib/docker"
 # Of the container of role gpu_device_plugin.
 STAND_BY_LABEL = "io.github.jetson-k3s.stand-by"
+STAND_BY_SETTINGS = "var/lib/jetson-k3s/device-plugin/config.yaml"
+# Of the containers of module docker_kept_images.
+KEEPS_LABEL = "io.github.jetson-k3s.keeps"
 # Where K3s and its containerd, the pods' files and logs, and uploads of the roles lie. No setting may move
 # them (role k3s, k3s_options.py), but a disk may be mounted there.
 DISKS = {"k3s": "/var/lib/rancher/k3s", "kubelet": "/var/lib/kubelet", "uploads": "/var/lib/jetson-k3s"}
@@ -145,6 +150,15 @@ def component(server: Data, name: str) -> Optional[str]:
     return found[0] or None if found else None
 
 
+def kept_images(commands: Commands) -> Dict[str, List[str]]:
+    """Ids of the images that module docker_kept_images keeps, by their archive."""
+    containers = commands.output("docker", "ps", "--all", "--quiet", "--filter=label=" + KEEPS_LABEL).split()
+    found: Dict[str, List[str]] = {}
+    for one in json.loads(commands.output("docker", "inspect", *containers) or "[]") if containers else []:
+        found.setdefault(one["Config"]["Labels"][KEEPS_LABEL], []).append(one["Image"])
+    return found
+
+
 def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "") -> Data:
     """The engine: what is installed, what runs, which images it has, and its configuration file.
 
@@ -171,6 +185,7 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
     inspected = "[]"
     if containerd_store and named:
         inspected = commands.partial_output("docker", "image", "inspect", *sorted(set(named.values())))
+    settings = os.path.join(root, STAND_BY_SETTINGS)
     state.update(
         {
             "installed": commands.path("dockerd") is not None,
@@ -185,6 +200,8 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
                 "docker", "ps", "--all", "--filter=label=" + STAND_BY_LABEL, "--format={{.Status}}"
             ).strip()
             or None,
+            "stand_by_settings": sha256(settings) if os.path.isfile(settings) else None,
+            "kept": kept_images(commands),
             "min_api_version": server.get("MinAPIVersion"),
             "runc": component(server, "runc"),
             "default_runtime": info.get("DefaultRuntime"),
@@ -213,6 +230,7 @@ def k3s_facts(commands: Commands, root: str, units: Dict[str, Unit]) -> Data:
     unit = units.get("k3s.service" if server["installed"] else "k3s-agent.service", {})
     return {
         "version": parse_version(r"k3s version (v\S+)", commands.output("k3s", "--version")),
+        "binary": active_binary(root),
         "kubectl": commands.path("kubectl"),
         "files": files,
         "environment": given,

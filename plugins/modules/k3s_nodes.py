@@ -14,6 +14,7 @@ from typing import Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    CORDONED,
     K3S,
     Data,
     KubectlError,
@@ -21,7 +22,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     listed,
     voter,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import addresses_of, owner, records
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
+    NAMESPACE,
+    addresses_of,
+    owner,
+    records,
+)
 
 DOCUMENTATION = r"""
 module: k3s_nodes
@@ -40,13 +46,15 @@ version: {type: str, description: Of its K3s; empty where there is none.}
 ranges:
   description: C(cluster-cidr), C(service-cidr) and C(cluster-domain) if K3s' files or its unit say them.
   type: dict
+daemonsets: {type: list, elements: str, description: Names of the DaemonSets in kube-system.}
 nodes:
   type: list
   elements: dict
   description:
-    Of each node name, machine_id and addresses, if known, and whether it is C(ready). C(board) is the board
-    of the inventory that it belongs to, empty for none. C(voter) tells whether its member of etcd is one, and
-    is null without a member.
+    Of each node name, labels, machine_id and addresses, if known, and whether it is C(ready). C(board) is the
+    board of the inventory that it belongs to, empty for none, and C(recorded) whether the cluster has a
+    record of the board. C(voter) tells whether its member of etcd is one, and is null without a member.
+    C(cordoned) tells whether a run has left the node cordoned.
 """
 
 
@@ -67,6 +75,9 @@ def node_facts(node: Data, record: str, boards: Dict[str, List[str]]) -> Data:
         "ready": is_true(node, "Ready"),
         "voter": voter(node),
         "addresses": addresses,
+        "labels": node["metadata"].get("labels", {}),
+        "recorded": record in boards,
+        "cordoned": CORDONED in node["metadata"].get("annotations", {}),
     }
 
 
@@ -94,13 +105,17 @@ def main() -> None:
     unit = module.run_command(
         ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
     )[1]
-    nodes = []
+    nodes, daemonsets = [], []
     if "ActiveState=active" in unit.splitlines():
         try:
             known = records()
+            items = listed("nodes,daemonsets.apps", NAMESPACE)
             nodes = [
-                node_facts(node, known.get(node["metadata"]["name"], ""), boards) for node in listed("nodes")
+                node_facts(node, known.get(node["metadata"]["name"], ""), boards)
+                for node in items
+                if node["kind"] == "Node"
             ]
+            daemonsets = [one["metadata"]["name"] for one in items if one["kind"] == "DaemonSet"]
         except (KubectlError, OSError):
             pass  # an API server that does not answer: the cluster's nodes are not known
     version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
@@ -110,6 +125,7 @@ def main() -> None:
         version=" ".join(re.findall(r"k3s version (v\S+)", version)),
         ranges=ranges(unit),
         nodes=nodes,
+        daemonsets=daemonsets,
     )
 
 

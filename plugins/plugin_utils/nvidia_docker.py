@@ -207,6 +207,14 @@ def lacking_images(bundled: Mapping[str, Any], docker: Mapping[str, Any]) -> lis
     )
 
 
+def keeps_images(bundled: Mapping[str, Any], docker: Mapping[str, Any], archive: str) -> bool:
+    """Whether a container keeps each image of the archive, and none keeps another image of it.
+
+    `bundled` is the file of the bundle.
+    """
+    return {docker["images"].get(name) for name in bundled["images"]} == {*docker["kept"].get(archive, [])}
+
+
 def refusals(jetson: Mapping[str, Any], archive: str, board: str) -> Iterator[str]:
     """Why no packages can be collected for a board."""
     # The name of a file on the controller, made of a board's facts.
@@ -235,6 +243,7 @@ def collection(jetson: Mapping[str, Any], settings: CollectionSettings, board: s
 FILTERS = {
     "nvidia_docker_bundle_has": bundle_has,
     "nvidia_docker_collection": collection,
+    "nvidia_docker_keeps_images": keeps_images,
     "nvidia_docker_lacking_images": lacking_images,
     "nvidia_docker_plan": plan,
     "nvidia_docker_restarts": restarts,

@@ -116,6 +116,8 @@ GOOD: dict[str, Any] = {
         "containerd_root": "/var/lib/containerd",
         "running": True,
         "stand_by": None,
+        "stand_by_settings": None,
+        "kept": {},
         "failure": None,
         "version": "27.5.1",
         "min_api_version": "1.24",
@@ -155,6 +157,7 @@ GOOD: dict[str, Any] = {
     },
     "k3s": {
         "version": None,
+        "binary": None,
         "agents_join_with": None,
         "etcd": False,
         "unfinished_restore": None,
