@@ -1,6 +1,6 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Keep one Docker container as it is described, running now and after each start of Docker.
+"""Keep one Docker container and its files as they are described, running now and after each start of Docker.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -10,6 +10,12 @@ import json
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.file_entries import (
+    FILES,
+    changed_entries,
+    difference,
+    put,
+)
 
 DOCUMENTATION = r"""
 module: stand_by_container
@@ -18,6 +24,7 @@ description:
   - Creates and starts the container, with Docker's restart policy C(always).
   - A container of another description, of an image that was built again under the same name, or one that does
     not run, is replaced. The old one is removed only when the new one has been created.
+  - Its files are written before it, and those that need it after it.
   - A container that ends within its first seconds is an error. It stays, so that its log can be read.
 options:
   name: {required: true, description: Name of the container.}
@@ -25,6 +32,8 @@ options:
   image: {description: Name of its image.}
   options: {type: list, elements: str, description: Options of C(docker create).}
   arguments: {type: list, elements: str, description: 'Arguments of the image''s entrypoint.'}
+  files: {type: list, elements: dict, default: [], description: 'What it needs, as in module C(file_set).'}
+  users: {type: list, elements: dict, default: [], description: 'What needs it, as in module C(file_set).'}
 """
 
 RETURN = r"""
@@ -98,6 +107,15 @@ class Engine:
             )
 
 
+def write(files: List[Data], check: bool) -> List[Data]:
+    """Write the files that differ; returns their diffs."""
+    changes = changed_entries(files, {})
+    diffs: List[Data] = [difference(entry) for entry in changes]
+    for entry in [] if check else changes:
+        put(entry)
+    return diffs
+
+
 def ensure(engine: Engine, params: Data, check: bool) -> str:
     """Make the container as described; why that was needed, '' if it was so."""
     name, new = params["name"], params["name"] + ".new"
@@ -127,19 +145,23 @@ def main() -> None:
             "image": {"type": "str"},
             "options": {"type": "list", "elements": "str", "default": []},
             "arguments": {"type": "list", "elements": "str", "default": []},
+            "files": dict(FILES, default=[]),
+            "users": dict(FILES, default=[]),
         },
         required_if=[("state", "present", ("image",))],
         supports_check_mode=True,
     )
-    engine = Engine(module)
+    engine, check = Engine(module), module.check_mode
+    diff = write(module.params["files"], check)
     if module.params["state"] == "present":
-        reason = ensure(engine, module.params, module.check_mode)
+        reason = ensure(engine, module.params, check)
     else:
         found = engine.inspect("container", module.params["name"])
         reason = "it is not wanted" if found else ""
-        if found and not module.check_mode:
+        if found and not check:
             engine.remove(module.params["name"])
-    module.exit_json(changed=bool(reason), reason=reason)
+    diff += write(module.params["users"], check)
+    module.exit_json(changed=bool(reason or diff), reason=reason, diff=diff)
 
 
 if __name__ == "__main__":

@@ -254,10 +254,10 @@ def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path
 
 def test_no_instance_stands_by_with_other_settings_while_the_pod_is_renewed(tmp_path: Path) -> None:
     """The kubelet may go on offering the resources of a plugin that has served for a moment."""
-    path, same = "/var/lib/jetson-k3s/device-plugin/config.yaml", hashlib.sha256(b"").hexdigest()
+    same = hashlib.sha256(b"").hexdigest()
     answers = {
-        board: {f"stat {path}": {"stat": {"exists": True, "isdir": False, "checksum": checksum}}}
-        for board, checksum in {SERVER: same, AGENT: "0" * 64}.items()
+        board: {"jetson_facts": {"ansible_facts": {"jetson": {"docker": {"stand_by_settings": settings}}}}}
+        for board, settings in {SERVER: same, AGENT: "0" * 64}.items()
     }
     _, calls = deploy(tmp_path, answers)
     removed = [
