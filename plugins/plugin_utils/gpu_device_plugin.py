@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypedDict
 
 from ansible.module_utils.compat.version import LooseVersion
@@ -13,7 +13,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import nvidia_docker, plugin_image
 
 AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
 THOR = "tegra264"
@@ -107,6 +107,8 @@ class Plan(TypedDict):
     """As plugin_image.Image."""
     loaded: bool
     """Whether Docker has the image of the bundle already."""
+    loads: bool
+    """Whether the image may have to be loaded or pulled. What containerd has is no fact."""
     engine: Engine
     jtop: bool
     """Whether jtop is installed."""
@@ -259,6 +261,25 @@ def rendering(image: plugin_image.Image, settings: Settings) -> dict[str, Any]:
     return common | {"strict": boolean(settings["strict"]), "agent": agent if agent["enabled"] else None}
 
 
+def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Mapping[str, Any]) -> bool:
+    """Whether Docker has the images of the plugin's archive, and keeps them."""
+    bundled = bundle["files"].get(image.archive)
+    if image.source == "registry" or not bundled:
+        return False
+    lacks = nvidia_docker.lacking_images(bundled, docker)
+    return not lacks and nvidia_docker.keeps_images(bundled, docker, image.archive)
+
+
+def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether pods may use a GPU by the other API: its DaemonSet is there, or the cluster has not answered.
+
+    `servers` are the results of module k3s_nodes.
+    """
+    other = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}[api]
+    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    return not known or any(other in daemonsets for daemonsets in known)
+
+
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:
     """What the node offers when all is well, at least: an extended resource, or devices of the DRA driver."""
     return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
@@ -277,6 +298,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
         "api": settings["api"],
         "image": image._asdict(),
         "loaded": image.name in docker["images"],
+        "loads": not (in_docker and has_archive(image, bundle, docker)),
         "engine": engine_of(settings),
         "jtop": has_jtop(jetson, settings),
         "labels_command": labels_command(image, settings, jtop=has_jtop(jetson, settings)),
@@ -316,6 +338,7 @@ def manifest(planned: Plan, sources: Mapping[str, Any]) -> str:
 FILTERS = {
     "gpu_device_plugin_plan": plan,
     "gpu_device_plugin_manifest": manifest,
+    "gpu_device_plugin_may_use_other_api": may_use_other_api,
     "gpu_device_plugin_offers": offers,
     "gpu_device_plugin_builders": plugin_image.builders,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,

@@ -23,7 +23,7 @@ ARCHIVE, NAME = "tegra-device-plugin-arm64.tar.gz", "tegra-device-plugin:9"
 BUNDLE: Data = {
     "indexed": True,
     "versions": {"k3s_version": "v1.36.5+k3s1", "plugin_image": NAME},
-    "files": {ARCHIVE: {"images": {NAME: "sha256:ab"}}},
+    "files": {ARCHIVE: {"images": {NAME: "sha256:ab"}, "contents": {NAME: "content:ab"}}},
 }
 BUILT: Data = {"indexed": False, "versions": {"k3s_version": "v1.36.5+k3s1"}, "files": BUNDLE["files"]}
 NOTHING: Data = BUILT | {"files": {}}
@@ -33,7 +33,7 @@ JETSON: Data = {
     "kernel": "5.15.148-tegra",
     "python": "3.10.12",
     "soc": "tegra234",
-    "docker": {"running": True, "images": {}},
+    "docker": {"running": True, "images": {}, "contents": {}, "kept": {}},
 }
 SETTINGS: Data = {
     "api": "device-plugin",
@@ -158,7 +158,47 @@ def test_settings_that_do_not_go_together_are_refused(
     ],
 )
 def test_an_instance_stands_by_where_docker_is(settings: Data, running: bool, expected: bool) -> None:
-    assert plan({"docker": {"running": running, "images": {}}}, **settings)["stands_by"] is expected
+    docker = JETSON["docker"] | {"running": running}
+    assert plan({"docker": docker}, **settings)["stands_by"] is expected
+
+
+LOADED = {"images": {NAME: "sha256:ab"}, "kept": {ARCHIVE: ["sha256:ab"]}}
+
+
+@pytest.mark.parametrize(
+    ("docker", "settings", "bundle", "expected"),
+    [
+        (LOADED, {}, BUNDLE, False),
+        (LOADED, {}, BUILT, False),
+        (LOADED | {"images": {NAME: "sha256:old"}}, {}, BUNDLE, True),
+        (LOADED | {"kept": {}}, {}, BUNDLE, True),
+        (LOADED, {}, NOTHING, True),
+        (LOADED, {"image": REGISTRY}, BUNDLE, True),
+        (LOADED, {"container_runtime": "containerd"}, BUNDLE, True),
+    ],
+)
+def test_image_is_loaded_unless_docker_has_and_keeps_it(
+    docker: Data, settings: Data, bundle: Data, expected: bool
+) -> None:
+    found = plan({"docker": JETSON["docker"] | docker}, bundle, **settings)
+    assert found["loads"] is expected
+
+
+@pytest.mark.parametrize(
+    ("api", "servers", "expected"),
+    [
+        ("device-plugin", [{"daemonsets": ["tegra-device-plugin"]}], False),
+        ("device-plugin", [{"daemonsets": ["tegra-dra-driver"]}], True),
+        ("dra", [{"daemonsets": ["tegra-device-plugin"]}], True),
+        ("dra", [{"unreachable": True}, {"daemonsets": ["tegra-dra-driver"]}], False),
+        ("dra", [{"failed": True}], True),
+        ("dra", [], True),
+    ],
+)
+def test_other_api_is_looked_for_unless_the_cluster_has_no_daemonset_of_it(
+    api: str, servers: list[Data], expected: bool
+) -> None:
+    assert planning.may_use_other_api(api, servers) is expected
 
 
 def absent(**settings: Any) -> set[str]:
