@@ -1,17 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of a token of K3s, and requests with a token, which reach only servers of its cluster.
+"""Tokens of K3s: their parts, the form in which they are written, and requests that reach only servers.
 
-Runs on the board: Python 3.6 compatible.
+Runs on boards and on the controller: Python 3.6 compatible.
 """
 
 import http.client
 import re
 import ssl
 import urllib.request
-from typing import Any, NamedTuple, Optional
+from typing import Any, NamedTuple, Optional, Tuple
 
 # K3s' pkg/clientaccess/token.go: "K10", the SHA-256 of the CA in hex, "::", and what the server knows it by.
 SECURE = re.compile(r"^K10([0-9a-f]{64})::(?:([^:]+):)?(.+)$")
+
+# A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
+BOOTSTRAP_TOKEN = re.compile(r"^[a-z0-9]{6}\.[a-z0-9]{16}$")
+# Agents authenticate with a password as this user, whichever the token names (K3s pkg/agent/run.go).
+USER = "node"
 
 
 class Token(NamedTuple):
@@ -36,6 +41,52 @@ def secret(token: str) -> str:
 def is_usable(secret: str) -> bool:
     """Is this text valid as the secret of a token? A text that begins with K10 is an incomplete token."""
     return re.match(r"(?!K10)\S+$", secret) is not None
+
+
+class TokenError(Exception):
+    """The token cannot be used: (reason, text)."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super(TokenError, self).__init__(text)
+        self.reason = reason
+
+
+def parse_token(token: str) -> Tuple[Optional[str], str]:
+    """(hash of the CA or None, credentials) of a join token; TokenError 'malformed'.
+
+    Credentials are a bootstrap token or `node:<password>`.
+    """
+    ca_hash, user, password = parts(token)
+    expires = user is None and is_bootstrap(password)
+    if not is_usable(password) or (ca_hash and not user and not expires):
+        raise TokenError(
+            "malformed",
+            "the join token is malformed: expected is a password, K10<64 hex digits>::<user>:<password>, or "
+            "what `k3s token create` has printed",
+        )
+    return ca_hash, password if expires else "{}:{}".format(USER, password)
+
+
+def is_bootstrap(credentials: str) -> bool:
+    """Are these the user and password of a bootstrap token?"""
+    return BOOTSTRAP_TOKEN.match(credentials) is not None
+
+
+def complete(token: str, ca_hash: str, server: bool) -> str:
+    """The token with the hash of the cluster's CA; TokenError 'other-ca' if it has another hash."""
+    given, credentials = parse_token(token)
+    if given is None:
+        user = "" if is_bootstrap(credentials) else "server:" if server else "node:"
+        return "{}::{}{}".format(ca_hash, user, secret(token))
+    if "K10" + given != ca_hash:
+        raise TokenError(
+            "other-ca",
+            "the join token is for another cluster: its CA hash is {}..., that of this cluster is "
+            "{}.... Take the token out of the inventory, and the role reads that of the server".format(
+                given[:12], ca_hash[3:15]
+            ),
+        )
+    return token
 
 
 class NoRedirect(urllib.request.HTTPRedirectHandler):

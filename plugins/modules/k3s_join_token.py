@@ -7,11 +7,10 @@ Runs on the board, therefore Python 3.6 compatible.
 
 import base64
 import os
-import re
 import ssl
 import urllib.error
 import urllib.request
-from typing import Optional, Tuple
+from typing import Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
@@ -19,9 +18,11 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files im
     replace_file,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import (
-    is_usable,
+    TokenError,
+    complete,
+    is_bootstrap,
     opener,
-    parts,
+    parse_token,
     secret,
 )
 
@@ -62,10 +63,6 @@ reason: {type: str, returned: failure, description: 'Such as malformed, unreacha
 restart_due: {type: bool, description: 'Whether the marker exists, or would exist outside check mode.'}
 """
 
-# A bootstrap token, which expires (Kubernetes' cluster-bootstrap/token/api).
-BOOTSTRAP_TOKEN = re.compile(r"^[a-z0-9]{6}\.[a-z0-9]{16}$")
-# Agents authenticate with a password as this user, whichever the token names (K3s pkg/agent/run.go).
-USER = "node"
 # An agent has it once it has joined.
 CLIENT_CERTIFICATE = "/var/lib/rancher/k3s/agent/client-kubelet.crt"
 # On a server, what agents join with.
@@ -73,35 +70,6 @@ AGENT_TOKEN = "/var/lib/rancher/k3s/server/agent-token"  # noqa: S105 - a file
 ANSWER_BYTES = 1 << 20
 ANSWER_SECONDS = 10
 PRIVATE = 0o600
-
-
-class TokenError(Exception):
-    """The token cannot be used: (reason, text)."""
-
-    def __init__(self, reason: str, text: str) -> None:
-        super(TokenError, self).__init__(text)
-        self.reason = reason
-
-
-def parse_token(token: str) -> Tuple[Optional[str], str]:
-    """(hash of the CA or None, credentials) of a join token; TokenError 'malformed'.
-
-    Credentials are a bootstrap token or `node:<password>`.
-    """
-    ca_hash, user, password = parts(token)
-    expires = user is None and is_bootstrap(password)
-    if not is_usable(password) or (ca_hash and not user and not expires):
-        raise TokenError(
-            "malformed",
-            "the join token is malformed: expected is a password, K10<64 hex digits>::<user>:<password>, or "
-            "what `k3s token create` has printed",
-        )
-    return ca_hash, password if expires else "{}:{}".format(USER, password)
-
-
-def is_bootstrap(credentials: str) -> bool:
-    """Are these the user and password of a bootstrap token?"""
-    return BOOTSTRAP_TOKEN.match(credentials) is not None
 
 
 def check_form(token: str, server: bool) -> None:
@@ -169,23 +137,6 @@ def ask(url: str, ca: str, timeout: int, credentials: Optional[str] = None) -> N
                 "computer has taken that address".format(server, cause),
             ) from error
         raise TokenError("unreachable", "no K3s server answers at {}: {}".format(url, cause)) from error
-
-
-def complete(token: str, ca_hash: str, server: bool) -> str:
-    """The token with the hash of the cluster's CA; TokenError 'other-ca' if it has another hash."""
-    given, credentials = parse_token(token)
-    if given is None:
-        user = "" if is_bootstrap(credentials) else "server:" if server else "node:"
-        return "{}::{}{}".format(ca_hash, user, secret(token))
-    if "K10" + given != ca_hash:
-        raise TokenError(
-            "other-ca",
-            "the join token is for another cluster: its CA hash is {}..., that of this cluster is "
-            "{}.... Take the token out of the inventory, and the role reads that of the server".format(
-                given[:12], ca_hash[3:15]
-            ),
-        )
-    return token
 
 
 def verify(server_url: str, ca: str, token: Optional[str], timeout: int) -> None:

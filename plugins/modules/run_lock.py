@@ -45,9 +45,11 @@ RETURN = r"""
 other: {type: str, returned: with state read, description: 'The other run that has the lock, or empty.'}
 boot_id: {type: str, returned: with state read, description: The id of the board's boot.}
 ansible_facts:
-  description: C(run_lock_had), that this run has had the lock. It is to be given as C(again) the next time.
+  description:
+    C(run_lock_has), whether this run has the lock. With state C(locked) also C(run_lock_had), that this run
+    has had the lock. It is to be given as C(again) the next time.
   type: dict
-  returned: with state locked
+  returned: with states locked and released
 """
 
 Data = Dict[str, Any]  # a lock, or a run
@@ -207,9 +209,10 @@ def main() -> None:
         refused = str(error)
     if refused:
         module.fail_json(msg=refused)
-    had = {"run_lock_had": True} if module.params["state"] == "locked" else {}
+    locked = module.params["state"] == "locked"
+    had = {"run_lock_had": True} if locked else {}
     # A lock is part of the run, not of the board's configuration: it is no change.
-    module.exit_json(changed=False, ansible_facts=had)
+    module.exit_json(changed=False, ansible_facts=dict(had, run_lock_has=locked))
 
 
 if __name__ == "__main__":

@@ -170,6 +170,11 @@ def secrets(
     }
 
 
+def secret_files(texts: Mapping[str, str]) -> list[File]:
+    """Entries for texts by path. The texts themselves are not in them."""
+    return [text(path, content, secret=True).file for path, content in texts.items()]
+
+
 def unit_command(shown: str) -> str | None:
     """The command in `systemctl show --property=ExecStart`, None where the unit has none."""
     match = re.search(r"argv\[\]=(.*?) ;", shown)
@@ -182,4 +187,9 @@ def migrated_file(shown: str, path: str) -> list[File]:
     return [{"path": path, "content": MIGRATED_HEADER + str(to_nice_yaml(kept)), "mode": "0600"}]
 
 
-FILTERS = {"k3s_files": files, "k3s_migrated_file": migrated_file, "k3s_secrets": secrets}
+FILTERS = {
+    "k3s_files": files,
+    "k3s_migrated_file": migrated_file,
+    "k3s_secret_files": secret_files,
+    "k3s_secrets": secrets,
+}

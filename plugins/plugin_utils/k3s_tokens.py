@@ -11,19 +11,14 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-# What comes before the secret in a full token. As in module_utils/k3s_token.py, which filters cannot import.
-BEFORE_SECRET = re.compile(r"^K10[0-9a-f]{64}::([^:]+:)?")
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import TokenError, complete, secret
+
 # A hash of the CA, as a full token begins.
 CA_HASH = re.compile(r"K10[0-9a-f]{64}")
 # Does not outlive a change of the CAs: a token with the hash of one, and one of `k3s token create`.
 OF_CA = re.compile(r"\s*(K10|[a-z0-9]{6}[.][a-z0-9]{16}\s*$)")
 # Files with tokens. That of agents is in K3s' own, or first in the role's.
 SECRETS = ("token", "agent-token", "jetson-k3s.agent-token")
-
-
-def secret(token: str) -> str:
-    """What is secret in a token of any form. A password may have colons."""
-    return BEFORE_SECRET.sub("", token.strip())
 
 
 class Cluster(TypedDict):
@@ -68,7 +63,7 @@ def cluster(read: Mapping[str, Any]) -> Cluster:
     }
 
 
-def agents_token(cluster: dict[str, Any], given: str, servers: str) -> str:
+def agents_token(cluster: Mapping[str, Any], given: str, servers: str) -> str:
     """What an agent joins with; empty if nothing is known.
 
     `given` is the inventory's token for agents, `servers` the inventory's token of the cluster. If it is that
@@ -89,6 +84,33 @@ def has_agent_token(cluster: dict[str, Any], given: bool, first: dict[str, Any])
     return bool(given or cluster["own"] or first.get("own"))
 
 
+class Paths(TypedDict):
+    """The token files of a board."""
+
+    token: str
+    agent_token: str
+    """Of servers, if agents have a token of their own."""
+
+
+def token_files(cluster: Cluster, role: str, first: bool, paths: Paths) -> dict[str, str]:
+    """The texts that a board of this cluster has in its token files, if the inventory gives no token.
+
+    Empty if the cluster is not known. The first server joins no other one.
+    """
+    given = cluster["server"] if role == "server" else agents_token(cluster, "", "")
+    if not given or not cluster["ca_hash"]:
+        return {}
+    texts = {}
+    if role == "server" and cluster["own"]:
+        texts[paths["agent_token"]] = cluster["agent"] + "\n"
+    if not first:
+        try:
+            texts[paths["token"]] = complete(given, cluster["ca_hash"], role == "server") + "\n"
+        except TokenError:
+            return {}
+    return texts
+
+
 def names_ca(tokens: list[str]) -> bool:
     """Is one of the tokens of no use after a change of the CAs?"""
     return any(OF_CA.match(token) for token in tokens)
@@ -99,4 +121,5 @@ FILTERS = {
     "k3s_cluster": cluster,
     "k3s_has_agent_token": has_agent_token,
     "k3s_names_ca": names_ca,
+    "k3s_token_files": token_files,
 }

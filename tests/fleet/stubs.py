@@ -94,6 +94,7 @@ TASKS = {
     "gpu_verify/main": VERIFIED,
     "jetson_facts/explain": "[]",
     "jetson_facts/main": FACTS,
+    "k3s/compare": "- ansible.builtin.set_fact: {k3s_work: [each board has some]}",
     "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
     "k3s/main": K3S,
     "k3s/nodes": "[]",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_token as k3s_token_module
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_token as k3s_tokens
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_join_token as join_token
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_token_rotation as rotation
 
@@ -85,7 +85,7 @@ HASH = "0123456789abcdef" * 4
     ],
 )
 def test_token_is_parsed(text: str, parsed: tuple[str | None, str]) -> None:
-    assert join_token.parse_token(text) == parsed
+    assert k3s_tokens.parse_token(text) == parsed
 
 
 @pytest.mark.parametrize(
@@ -93,14 +93,14 @@ def test_token_is_parsed(text: str, parsed: tuple[str | None, str]) -> None:
     ["", "K10short::server:x", f"K10{HASH}", f"K10{HASH}::server:", f"K10{HASH}::q4bjus.short", "two words"],
 )
 def test_malformed_token_is_refused_without_repeating_it(text: str) -> None:
-    with pytest.raises(join_token.TokenError) as caught:
-        join_token.parse_token(text)
+    with pytest.raises(k3s_tokens.TokenError) as caught:
+        k3s_tokens.parse_token(text)
     assert caught.value.reason == "malformed"
     assert not text or text not in str(caught.value)
 
 
 def test_token_is_never_sent_without_tls() -> None:
-    with pytest.raises(join_token.TokenError, match="https"):
+    with pytest.raises(k3s_tokens.TokenError, match="https"):
         join_token.verify("http://127.0.0.1:6443", "a CA", "password", 1)
 
 
@@ -113,14 +113,14 @@ def test_token_is_never_sent_without_tls() -> None:
     ],
 )
 def test_token_is_completed_with_the_hash(given: str, server: bool, written: str) -> None:
-    full = join_token.complete(given, f"K10{HASH}", server)
+    full = k3s_tokens.complete(given, f"K10{HASH}", server)
     assert full == f"K10{HASH}::{written}"
-    assert join_token.complete(full, f"K10{HASH}", server) == full
+    assert k3s_tokens.complete(full, f"K10{HASH}", server) == full
 
 
 def test_token_of_another_cluster_is_refused_without_a_request() -> None:
-    with pytest.raises(join_token.TokenError, match="another cluster") as caught:
-        join_token.complete(f"K10{HASH}::node:{PASSWORD}", f"K10{'0' * 64}", False)
+    with pytest.raises(k3s_tokens.TokenError, match="another cluster") as caught:
+        k3s_tokens.complete(f"K10{HASH}::node:{PASSWORD}", f"K10{'0' * 64}", False)
     assert caught.value.reason == "other-ca"
 
 
@@ -139,7 +139,7 @@ def test_server_is_asked_about_a_token(server: Server) -> None:
     for right in (PASSWORD, EXPIRING):
         join_token.verify(server.url, ca, right, 10)
     for wrong, words in (("another-password", "HTTP 401"), ("aaaaaa.bbbbbbbbbbbbbbbb", "may have expired")):
-        with pytest.raises(join_token.TokenError, match=words) as caught:
+        with pytest.raises(k3s_tokens.TokenError, match=words) as caught:
             join_token.verify(server.url, ca, wrong, 10)
         assert caught.value.reason == "refused"
 
@@ -415,7 +415,7 @@ def test_further_server_joins_by_a_token_that_names_the_ca(cluster_ca: Pair, tmp
 
 @pytest.mark.parametrize("token", [PASSWORD, EXPIRING], ids=["password", "expiring"])
 def test_impostor_gets_no_token_of_any_form(cluster_ca: Pair, impostor: Server, token: str) -> None:
-    with pytest.raises(join_token.TokenError, match="was not sent"):
+    with pytest.raises(k3s_tokens.TokenError, match="was not sent"):
         join_token.verify(impostor.url, cluster_ca.pem.decode(), token, 10)
     assert impostor.requests == []
 
@@ -426,7 +426,7 @@ def test_node_with_a_certificate_of_its_kubelet_gets_no_token(
 ) -> None:
     """K3s signs it by the same CA, with addresses that the node names, and the node's name, here `k3s`."""
     node = Server(cluster_ca, organization="").start(serve)
-    with pytest.raises(join_token.TokenError, match="has no certificate of this cluster's CA") as caught:
+    with pytest.raises(k3s_tokens.TokenError, match="has no certificate of this cluster's CA") as caught:
         join_token.verify(node.url, cluster_ca.pem.decode(), token, 10)
     assert caught.value.reason == "untrusted"
     assert node.requests == []
@@ -434,14 +434,14 @@ def test_node_with_a_certificate_of_its_kubelet_gets_no_token(
 
 def test_redirect_takes_no_token_elsewhere(cluster_ca: Pair, impostor: Server, serve: Serve) -> None:
     true = Server(cluster_ca, moved_to=impostor.url).start(serve)
-    with pytest.raises(join_token.TokenError, match="answers HTTP 302"):
+    with pytest.raises(k3s_tokens.TokenError, match="answers HTTP 302"):
         join_token.verify(true.url, cluster_ca.pem.decode(), PASSWORD, 10)
     assert impostor.requests == []
 
 
 def test_request_without_a_ca_trusts_nobody() -> None:
     with pytest.raises(OSError, match="CA is not known"):
-        k3s_token_module.opener("")
+        k3s_tokens.opener("")
 
 
 OLD, NEW = "an-old-token-of-the-server", "a-new-token-of-the-server"
@@ -499,7 +499,7 @@ def ensure(board: Data) -> Ensure:
 def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensure) -> None:
     old = current_token(board)
     assert ensure() is True
-    assert k3s_token_module.secret(current_token(board)) != OLD
+    assert k3s_tokens.secret(current_token(board)) != OLD
     record = Path(board["record"])
     assert (record.read_text().strip(), record.stat().st_mode & 0o777) == (old, 0o600)
     assert Path(board["marker"]).exists()
@@ -513,7 +513,7 @@ def test_server_makes_a_token_and_the_old_one_is_kept(board: Data, ensure: Ensur
 
 def test_given_token_is_set_once(board: Data, ensure: Ensure) -> None:
     assert [ensure(token=NEW), ensure(token=NEW)] == [True, False]
-    assert k3s_token_module.secret(current_token(board)) == NEW
+    assert k3s_tokens.secret(current_token(board)) == NEW
     assert ensure(token=current_token(board)) is False
 
 

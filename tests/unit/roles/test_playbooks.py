@@ -78,27 +78,37 @@ ROLE_OF_TASK = re.compile(rf"^ +{COLLECTION}\.(\w+) : (?!Validating arguments)",
 
 
 def tasks_of(playbook: Path) -> list[Data]:
-    return [task for play in yaml.safe_load(playbook.read_text()) for task in play.get("tasks", [])]
+    """The tasks of a playbook. Those of a block have its tags, if they have none of their own."""
+    plays = yaml.safe_load(playbook.read_text())
+    tasks = [task for play in plays for task in play.get("tasks", [])]
+    return [{"tags": one.get("tags", []), **inner} for one in tasks for inner in one.get("block", [one])]
+
+
+def roles_of(playbook: Path) -> list[tuple[str, list[str]]]:
+    """The roles of a playbook's tasks, and the tags of each."""
+    actions = ("ansible.builtin.import_role", "ansible.builtin.include_role")
+    return [
+        (task[action]["name"].removeprefix(f"{COLLECTION}."), task["tags"])
+        for task in tasks_of(playbook)
+        for action in actions
+        if action in task
+    ]
 
 
 def test_every_step_has_the_name_of_its_role_as_tag() -> None:
-    blocks = [task for task in tasks_of(SITE) if "block" in task]
-    steps = {called(task["block"][-1]): task["tags"] for task in blocks}
+    steps = {role: tags for role, tags in roles_of(SITE) if role not in ("run_lock", "rollout")}
     # What two steps have left to it.
     restarts = [task for task in tasks_of(SITE) if task.get("vars", {}).get("__rollout_role")]
     assert [{*one["tags"]} for one in restarts] == [{"nvidia_docker", "k3s"}] * 3
-    assert [one["ansible.builtin.include_role"]["apply"]["tags"] for one in restarts] == [
-        restarts[0]["tags"]
-    ] * 3
     # What the steps after it take their images from.
     assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
+    included = [task for task in tasks_of(SITE) if "apply" in task.get("ansible.builtin.include_role", {})]
+    assert included
+    assert [one["ansible.builtin.include_role"]["apply"]["tags"] for one in included] == [
+        one["tags"] for one in included
+    ]
     assert steps
     assert {role: tags for role, tags in steps.items() if tags != [role]} == {}
-
-
-def called(task: Data) -> str:
-    name: str = (task.get("ansible.builtin.import_role") or task["ansible.builtin.include_role"])["name"]
-    return name.removeprefix(f"{COLLECTION}.")
 
 
 @pytest.mark.parametrize(
