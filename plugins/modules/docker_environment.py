@@ -9,10 +9,20 @@ import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.compat.version import LooseVersion
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import (
     leave_marker,
     replace_file,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.docker_files import (
+    DROP_IN,
+    PRIVATE,
+    PROXY_DROP_IN,
+    PROXY_FILE,
+    PROXY_TEXT,
+    RAW_DROP_IN,
+    EnvironmentProblem,
+    needs_raw_drop_in,
+    read,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_iptables import (
     NotTried,
@@ -71,25 +81,6 @@ postponed: {type: bool, description: Whether a change was left out.}
 
 Data = Dict[str, Any]  # parameters, or a plan for iptables
 
-DROP_IN = "etc/systemd/system/docker.service.d/50-jetson-k3s.conf"
-# https://github.com/moby/moby/pull/49621; not a key of daemon.json.
-RAW_DROP_IN = """\
-# Written by Ansible (role nvidia_docker). Docker 28 wants the iptables table "raw", which this kernel lacks.
-[Service]
-Environment=DOCKER_INSECURE_NO_IPTABLES_RAW=1
-"""
-# Variables of a file override those of Environment=, such as in an owner's http-proxy.conf.
-PROXY_DROP_IN = "etc/systemd/system/docker.service.d/60-jetson-k3s-proxy.conf"
-PROXY_FILE = "etc/docker/jetson-k3s.env"
-PROXY_TEXT = """\
-# Written by Ansible (role nvidia_docker): jetson_k3s_proxy of the inventory.
-[Service]
-EnvironmentFile=-/{}
-""".format(PROXY_FILE)
-PRIVATE = 0o600
-# First version that wants the table, and first that can do without it.
-WANTS_RAW, KNOWS_NO_RAW = "28.0.0", "28.0.2"
-
 
 class Change(NamedTuple):
     """A file before and after; whether Docker reads it only when it starts."""
@@ -98,37 +89,6 @@ class Change(NamedTuple):
     before: str
     after: str
     restarts: bool
-
-
-class EnvironmentProblem(Exception):  # noqa: N818 - it is the board's, not this program's
-    """The board cannot run this Docker; the text says why and what to do."""
-
-
-def needs_raw_drop_in(raw: Optional[str], docker_version: Optional[str]) -> bool:
-    """Does Docker need DOCKER_INSECURE_NO_IPTABLES_RAW? EnvironmentProblem if it does not know that variable.
-
-    `raw` is what fails there, None where nothing does.
-    """
-    if raw is None or not docker_version:
-        return False
-    version = LooseVersion(docker_version)
-    if version < WANTS_RAW:
-        return False
-    if version < KNOWS_NO_RAW:
-        raise EnvironmentProblem(
-            "Docker {} publishes no ports on this kernel ({}; https://github.com/moby/moby/issues/49557). "
-            "Install Docker 28.0.2 or newer, or 27.5.1 and `apt-mark hold` it.".format(docker_version, raw)
-        )
-    return True
-
-
-def read(path: str) -> str:
-    """Text of a file, '' without it."""
-    try:
-        with open(path, encoding="utf-8") as stream:
-            return stream.read()
-    except OSError:
-        return ""
 
 
 def read_private(path: str, wanted: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import sha256
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.docker_files import file_facts
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import contents_by_name
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_apt import apt_facts, kernel_package
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import (
@@ -213,6 +214,8 @@ def docker_facts(commands: Commands, root: str, unit: Unit, wanted_root: str = "
             "data_root": data_root,
             "containerd_root": containerd_root(root, state["command"], data_root),
             "daemon_json": config,
+            # What role nvidia_docker writes beside that.
+            "files": file_facts(root),
             "flags": daemon_flags(command_line),
             "flag_values": values,
         }

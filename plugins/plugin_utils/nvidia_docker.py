@@ -10,6 +10,7 @@ from typing import Any, TypedDict
 from ansible.module_utils.compat.version import LooseVersion
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.vars import merge_hash
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
 
 # Keys of daemon.json whose values preflight reads. Others may contain a proxy's password.
@@ -51,6 +52,10 @@ class Settings(TypedDict):
     """For a daemon.json that says nothing of logs."""
     confirmed: list[str]
     """jetson_k3s_confirm."""
+    strict: bool
+    """nvidia_docker_strict."""
+    proxied: bool
+    """Whether jetson_k3s_proxy is given."""
     staged: bool
     """Whether role rolling_restart restarts Docker on a running node."""
 
@@ -84,6 +89,8 @@ class Plan(TypedDict):
     """Those of them that preflight reads."""
     postpones: bool
     """Whether a restart of Docker is left to role rolling_restart."""
+    configures: bool
+    """Whether Docker may need its configuration. A secret that the facts leave out is a reason."""
 
 
 class CollectionSettings(TypedDict):
@@ -136,6 +143,29 @@ def daemon_json(docker: Mapping[str, Any], settings: Settings) -> dict[str, Any]
     return merged
 
 
+def is_configured(jetson: Mapping[str, Any], settings: Settings) -> bool:
+    """Whether Docker runs with its configuration, so that no module would change it."""
+    docker, iptables = jetson["docker"], jetson["iptables"]
+    config, files = docker["daemon_json"], docker["files"]
+    try:
+        raw = docker_files.needs_raw_drop_in(iptables["raw"], docker["version"])
+    except docker_files.EnvironmentProblem:
+        return False  # the module says so
+    return bool(
+        docker["active"]
+        and docker["enabled"]
+        and docker["running"]
+        and not config["error"]
+        and config["config"] == daemon_json(docker, settings)
+        and docker["default_runtime"] == settings["daemon_config"]["default-runtime"]
+        and not (iptables["not_tried"] or iptables["changes"])
+        and files["raw_drop_in"] == raw
+        and files["strict"] == boolean(settings["strict"])
+        and not (boolean(settings["proxied"]) or files["proxy"])
+        and not files["restart_due"]
+    )
+
+
 def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings) -> Plan:
     """What is installed and configured on a board.
 
@@ -175,6 +205,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
         "daemon_keys": list(planned),
         "daemon_json": {key: value for key, value in planned.items() if key in JUDGED},
         # A restart of Docker ends every pod of a running node.
+        "configures": not is_configured(jetson, settings),
         "postpones": boolean(settings["staged"])
         and docker["running"]
         and any(k3s[unit]["active"] for unit in ("server", "agent")),

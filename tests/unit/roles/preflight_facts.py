@@ -118,6 +118,7 @@ GOOD: dict[str, Any] = {
         "stand_by": None,
         "stand_by_settings": None,
         "kept": {},
+        "files": {"raw_drop_in": False, "proxy": False, "strict": False, "restart_due": False},
         "failure": None,
         "version": "27.5.1",
         "min_api_version": "1.24",

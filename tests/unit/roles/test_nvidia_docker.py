@@ -10,8 +10,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files, jetson_toolkit
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_iptables as iptables
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_toolkit
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config as daemon_config
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_kept_images as kept_images
@@ -241,19 +241,19 @@ def planned(root: Path, raw: str | None = None, **changes: Any) -> tuple[list[An
 def test_docker_28_needs_a_drop_in_without_table_raw(
     raw: str | None, version: str | None, needed: bool
 ) -> None:
-    assert environment.needs_raw_drop_in(raw, version) is needed
+    assert docker_files.needs_raw_drop_in(raw, version) is needed
 
 
 def test_docker_28_0_1_is_refused_with_two_alternatives() -> None:
     with pytest.raises(
-        environment.EnvironmentProblem, match=r"table raw: no.*28\.0\.2 or newer, or 27\.5\.1"
+        docker_files.EnvironmentProblem, match=r"table raw: no.*28\.0\.2 or newer, or 27\.5\.1"
     ):
-        environment.needs_raw_drop_in(FAILS, "28.0.1")
+        docker_files.needs_raw_drop_in(FAILS, "28.0.1")
 
 
 def test_drop_in_is_written_once_restarts_docker_and_goes_on_removal(tmp_path: Path) -> None:
     ((path, before, after, restarts),), choices = planned(tmp_path, FAILS)
-    assert (before, after, restarts, choices) == ("", environment.RAW_DROP_IN, True, {})
+    assert (before, after, restarts, choices) == ("", docker_files.RAW_DROP_IN, True, {})
     environment.put(str(tmp_path / path), after)
     assert planned(tmp_path, FAILS) == ([], {})
     params = {"docker_version": "28.4.0", "strict": False, "proxy": "", "state": "present"}
@@ -403,7 +403,7 @@ LEGACY = {"iptables": "/usr/sbin/iptables-legacy"}
             {"iptables-legacy": "filter nat"},
             NFT_ONLY,
             {"iptables-variant"},
-            ([environment.DROP_IN], LEGACY),
+            ([docker_files.DROP_IN], LEGACY),
             id="no nf_tables, and no raw",
         ),
         pytest.param(
@@ -417,7 +417,7 @@ LEGACY = {"iptables": "/usr/sbin/iptables-legacy"}
             {"iptables-nft": "filter nat", "iptables-legacy": ALL},
             NFT_ONLY,
             set(),
-            ([environment.DROP_IN], {}),
+            ([docker_files.DROP_IN], {}),
             id="raw alone changes Docker's unit only",
         ),
         pytest.param(
@@ -437,7 +437,7 @@ LEGACY = {"iptables": "/usr/sbin/iptables-legacy"}
         pytest.param(
             {"iptables-nft": ALL}, BOTH, set(), ([], {}), id="IPv6 fails: Docker and K3s start without"
         ),
-        pytest.param({}, NFT_ONLY, {"iptables"}, ([environment.DROP_IN], {}), id="neither works"),
+        pytest.param({}, NFT_ONLY, {"iptables"}, ([docker_files.DROP_IN], {}), id="neither works"),
         pytest.param({}, {}, set(), ([], {}), id="not installed yet"),
         pytest.param(
             {"broken": "unshare: unshare failed: Operation not permitted"},
@@ -488,7 +488,7 @@ def test_a_variant_that_update_alternatives_cannot_choose_is_not_chosen(tmp_path
         (tmp_path / "usr/sbin/iptables").symlink_to(tmp_path / "usr/sbin/iptables-nft")
         (tmp_path / "etc/alternatives/iptables").unlink()
     assert found(board, {}).keys() == {"iptables"}
-    assert done(board) == ([environment.DROP_IN], {})
+    assert done(board) == ([docker_files.DROP_IN], {})
 
 
 def test_a_kernel_without_ipv6_has_no_plan_for_it(tmp_path: Path) -> None:

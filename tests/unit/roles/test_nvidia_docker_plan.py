@@ -26,6 +26,8 @@ SETTINGS: Data = {
     "daemon_config": OURS,
     "log_config": LOGS,
     "confirmed": [],
+    "strict": False,
+    "proxied": False,
     "staged": False,
 }
 DOCKER: Data = {
@@ -33,12 +35,18 @@ DOCKER: Data = {
     "running": True,
     "containers": 0,
     "command": "/usr/bin/dockerd -H fd://",
-    "daemon_json": {"config": {}},
+    "version": "27.5.1",
+    "active": True,
+    "enabled": True,
+    "default_runtime": "nvidia",
+    "daemon_json": {"error": None, "config": {}},
+    "files": {"raw_drop_in": False, "proxy": False, "strict": False, "restart_due": False},
 }
 NO_DOCKER: Data = DOCKER | {"installed": False, "running": False, "containers": None, "command": None}
 JETSON: Data = {
     "arch": "aarch64",
     "jetpack": "6.2",
+    "iptables": {"raw": None, "changes": None, "not_tried": None},
     "docker": DOCKER,
     "nvidia_runtime": {"path": "/usr/bin/nvidia-container-runtime", "version": "1.16.2"},
     "packages": {"installed": ["docker.io", "containerd", RUNTIME], "held": [], "ours": []},
@@ -160,7 +168,7 @@ def test_logs_are_limited_before_there_is_a_container(docker: Data, logs: Data) 
     ],
 )
 def test_the_planned_daemon_json_is_the_modules_without_secrets(there: Data, wanted: Data) -> None:
-    docker = DOCKER | {"daemon_json": {"config": there}}
+    docker = DOCKER | {"daemon_json": {"error": None, "config": there}}
     written = docker_daemon_config.merge_config(
         there, docker_daemon_config.with_defaults(wanted, LOGS, there)
     )
@@ -274,3 +282,52 @@ def test_a_registry_is_collected_where_a_board_supplies_images() -> None:
     assert (found["archive"], found["architecture"], found["codename"]) == (ARCHIVE, "arm64", "jammy")
     supplying = planning.collection(jetson, COLLECTION | {"supply_host": "b"}, "b")
     assert supplying["packages"] == ["docker.io", RUNTIME, "docker-registry"]
+
+
+SET = DOCKER | {"daemon_json": {"error": None, "config": {**OURS, "debug": True}}, "containers": 3}
+RAW_LACKS = {"raw": "no table raw", "changes": None, "not_tried": None}
+
+
+def configures(docker: Data | None = None, iptables: Data | None = None, **settings: Any) -> bool:
+    jetson = {"docker": SET | (docker or {}), "iptables": iptables or JETSON["iptables"]}
+    return plan(jetson, **settings)["configures"]
+
+
+def files(**changed: Any) -> Data:
+    return {"files": DOCKER["files"] | changed}
+
+
+def test_docker_with_its_configuration_is_left_alone() -> None:
+    assert not configures()
+    assert not configures(files(strict=True), strict=True)
+    assert not configures({"version": "28.1.0", **files(raw_drop_in=True)}, RAW_LACKS)
+
+
+@pytest.mark.parametrize(
+    ("docker", "iptables", "settings"),
+    [
+        ({"active": False}, None, {}),
+        ({"enabled": False}, None, {}),
+        ({"running": False}, None, {}),
+        ({"default_runtime": "runc"}, None, {}),
+        ({"daemon_json": {"error": "line 3", "config": OURS}}, None, {}),
+        ({"daemon_json": {"error": None, "config": {}}}, None, {}),
+        # Without a container Docker can have the role's settings of logs.
+        ({"containers": 0}, None, {}),
+        ({}, None, {"daemon_config": {**OURS, "debug": False}}),
+        ({}, {"raw": None, "changes": "iptables fails", "not_tried": None}, {}),
+        ({}, {"raw": None, "changes": None, "not_tried": "no unshare"}, {}),
+        ({"version": "28.1.0"}, RAW_LACKS, {}),
+        ({"version": "28.0.1"}, RAW_LACKS, {}),  # the module says why it cannot work
+        (files(raw_drop_in=True), None, {}),
+        (files(raw_drop_in=None), None, {}),
+        ({}, None, {"strict": True}),
+        (files(strict=True), None, {}),
+        (files(strict=None), None, {"strict": True}),
+        ({}, None, {"proxied": True}),
+        (files(proxy=True), None, {}),
+        (files(restart_due=True), None, {}),
+    ],
+)
+def test_other_docker_is_configured(docker: Data, iptables: Data | None, settings: Data) -> None:
+    assert configures(docker, iptables, **settings)

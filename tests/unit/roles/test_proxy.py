@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_environment as environment
 from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_download
@@ -263,15 +264,15 @@ def planned(root: Path, text: str | None = TEXT, **changes: Any) -> dict[str, st
 
 def test_docker_gets_the_proxy_once_in_a_file_of_roots_alone(tmp_path: Path) -> None:
     assert planned(tmp_path) == {
-        environment.PROXY_FILE: TEXT,
-        environment.PROXY_DROP_IN: environment.PROXY_TEXT,
+        docker_files.PROXY_FILE: TEXT,
+        docker_files.PROXY_DROP_IN: docker_files.PROXY_TEXT,
     }
-    file = tmp_path / environment.PROXY_FILE
+    file = tmp_path / docker_files.PROXY_FILE
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert PLANTED["proxy"] not in (tmp_path / environment.PROXY_DROP_IN).read_text()
+    assert PLANTED["proxy"] not in (tmp_path / docker_files.PROXY_DROP_IN).read_text()
     assert planned(tmp_path) == {}
     file.chmod(0o644)
-    assert planned(tmp_path) == {environment.PROXY_FILE: TEXT}
+    assert planned(tmp_path) == {docker_files.PROXY_FILE: TEXT}
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     # With containerd, Docker is left as it is.
     assert planned(tmp_path, None) == {}
@@ -283,8 +284,8 @@ def test_proxy_of_docker_goes_and_the_owners_files_stay(tmp_path: Path, changes:
     own.parent.mkdir(parents=True)
     own.write_text(f"[Service]\nEnvironment=HTTPS_PROXY={URL}\n")
     planned(tmp_path)
-    (tmp_path / environment.PROXY_FILE).chmod(0o644)
-    assert planned(tmp_path, **changes) == {environment.PROXY_FILE: "", environment.PROXY_DROP_IN: ""}
+    (tmp_path / docker_files.PROXY_FILE).chmod(0o644)
+    assert planned(tmp_path, **changes) == {docker_files.PROXY_FILE: "", docker_files.PROXY_DROP_IN: ""}
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [own]
     assert planned(tmp_path, **changes) == {}
 
@@ -292,17 +293,17 @@ def test_proxy_of_docker_goes_and_the_owners_files_stay(tmp_path: Path, changes:
 def test_drop_in_wins_over_an_owners_variable(tmp_path: Path) -> None:
     """As systemd.exec(5) says it, and as the facts read it."""
     (tmp_path / "etc/docker").mkdir(parents=True)
-    (tmp_path / environment.PROXY_FILE).write_text(TEXT)
+    (tmp_path / docker_files.PROXY_FILE).write_text(TEXT)
     shown = {
         "Environment": "HTTPS_PROXY=http://old A=1",
-        "EnvironmentFiles": f"/{environment.PROXY_FILE} (x)",
+        "EnvironmentFiles": f"/{docker_files.PROXY_FILE} (x)",
     }
     assert services.environment(str(tmp_path), shown)["HTTPS_PROXY"] == SECRET
 
 
 def test_another_password_is_a_difference_without_it() -> None:
     before = TEXT.replace(PLANTED["proxy"], "old")
-    found = environment.shown(environment.PROXY_FILE, before, TEXT)
+    found = environment.shown(docker_files.PROXY_FILE, before, TEXT)
     assert found["before"] != found["after"]
     assert leaked(json.dumps(found)) == []
     assert "old" not in found["before"]
