@@ -2,18 +2,21 @@
 """Facts about boards, from the trees of the plugin's own tests: identity, Docker, kernel, network."""
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel as kernel
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as firewall
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as network
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_services as services
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_commands import Commands
+from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_kept_images
 from ansible_collections.jetson_k3s.cluster.plugins.modules import jetson_facts as facts
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_docker
 
@@ -200,6 +203,49 @@ def test_images_of_the_containerd_store_have_their_contents(tmp_path: Path) -> N
     info = {"ServerVersion": "28.5.2", "DriverStatus": [["driver-type", facts.CONTAINERD_STORE]]}
     commands = FakeCommands({"docker info": json.dumps(info), "docker image": "a:1 x\nb:1 x\nc:1 y\n"})
     assert sorted(facts.docker_facts(commands, str(tmp_path), {})["contents"]) == ["name-of-x", "name-of-y"]
+
+
+def test_images_that_containers_keep_are_known_by_their_archive() -> None:
+    assert facts.KEEPS_LABEL == docker_kept_images.LABEL
+    kept = [
+        {"Image": image, "Config": {"Labels": {facts.KEEPS_LABEL: archive}}}
+        for archive, image in (("a.tar", "sha256:1"), ("a.tar", "sha256:2"), ("b.tar", "sha256:3"))
+    ]
+    commands = FakeCommands({"docker ps": "c1\nc2\nc3\n", "docker inspect": json.dumps(kept)})
+    assert facts.kept_images(commands) == {"a.tar": ["sha256:1", "sha256:2"], "b.tar": ["sha256:3"]}
+    assert facts.kept_images(FakeCommands({"docker ps": ""})) == {}
+
+
+RAW = docker_files.RAW_DROP_IN
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({}, {"raw_drop_in": False, "proxy": False, "strict": False, "restart_due": False}),
+        ({docker_files.DROP_IN: RAW}, {"raw_drop_in": True}),
+        ({docker_files.DROP_IN: f"# mine\n{RAW}"}, {"raw_drop_in": None}),
+        ({docker_files.PROXY_FILE: ""}, {"proxy": True}),
+        ({docker_files.RUNTIME_CONFIG: docker_files.strict_config("a = 1\n", True)}, {"strict": True}),
+        ({docker_files.RUNTIME_CONFIG: f"a = 1{docker_files.OURS}\n"}, {"strict": None}),
+        ({docker_files.MARKER: ""}, {"restart_due": True}),
+    ],
+)
+def test_state_of_the_files_around_docker_is_a_fact(
+    tree: Tree, files: dict[str, str], expected: dict[str, bool | None]
+) -> None:
+    found = docker_files.file_facts(tree(files))
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_active_k3s_is_known_by_its_hash(tmp_path: Path) -> None:
+    assert services.active_binary(str(tmp_path)) is None
+    program = tmp_path / "usr/local/bin/k3s-v1"
+    program.parent.mkdir(parents=True)
+    program.write_bytes(b"k3s")
+    (tmp_path / services.K3S_LINK).symlink_to("k3s-v1")
+    expected = {"path": str(program), "sha256": hashlib.sha256(b"k3s").hexdigest()}
+    assert services.active_binary(str(tmp_path)) == expected
 
 
 def test_version_of_the_engine_is_that_of_its_next_start(tmp_path: Path) -> None:

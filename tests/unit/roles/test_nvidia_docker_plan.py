@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files
 from ansible_collections.jetson_k3s.cluster.plugins.modules import docker_daemon_config
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import nvidia_docker as planning
@@ -295,6 +296,10 @@ def configures(docker: Data | None = None, iptables: Data | None = None, **setti
 
 def files(**changed: Any) -> Data:
     return {"files": DOCKER["files"] | changed}
+
+
+def test_marker_of_the_facts_is_that_of_the_role() -> None:
+    assert CONSTANTS["__nvidia_docker_marker"] == f"/{docker_files.MARKER}"
 
 
 def test_docker_with_its_configuration_is_left_alone() -> None:

@@ -220,4 +220,5 @@ def test_run_that_fails_in_between_is_made_good_by_the_next_one(refused: str) ->
 def test_reset_removes_the_container_and_its_settings() -> None:
     assert container.LABEL == k3s_reset.STAND_BY_LABEL
     assert container.LABEL == jetson_facts.STAND_BY_LABEL
+    assert f"/{jetson_facts.STAND_BY_SETTINGS}" == to_container.CONFIG_FILE
     assert to_container.CONFIG_DIRECTORY in k3s_reset.TREES
