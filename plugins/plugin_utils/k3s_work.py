@@ -69,7 +69,7 @@ def reasons(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Sett
     if binary["path"] != settings["binary"] or settings["sha256"] not in ("", binary["sha256"]):
         yield "the active K3s is another one"
     if bundle["indexed"] and not has_images(jetson, bundle, settings):
-        yield "images of K3s are missing"
+        yield "images of K3s may be missing"
     yield from settings["renewals"]
     nodes = [node for server in settings["servers"] for node in server.get("nodes", [])]
     own = [node for node in nodes if (node["name"], node["board"]) == (settings["node"], settings["board"])]

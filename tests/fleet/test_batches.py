@@ -159,7 +159,7 @@ def test_failed_rotation_reaches_no_other_board(tmp_path: Path, playbook: str, h
     assert ran.returncode in (2, 4), ran.stdout
     assert touched(ran) == {"s1"}
     assert "known s1 quorum" in ran.steps, "K3s restarts there"
-    assert "PLAY [Lock the boards]" not in ran.stdout, "site.yml would follow"
+    assert "PLAY [Prepare the boards]" not in ran.stdout, "site.yml would follow"
     assert ran.result[0] == "not touched: a1, s2, s3"
     assert ran.result[-1] == "Repair the cause, then run the same command again. It goes on from here."
 
