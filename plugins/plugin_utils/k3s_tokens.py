@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import TokenError, complete, secret
 
 # A hash of the CA, as a full token begins.
@@ -103,7 +104,7 @@ def token_files(cluster: Cluster, role: str, first: bool, paths: Paths) -> dict[
     texts = {}
     if role == "server" and cluster["own"]:
         texts[paths["agent_token"]] = cluster["agent"] + "\n"
-    if not first:
+    if not boolean(first):
         try:
             texts[paths["token"]] = complete(given, cluster["ca_hash"], role == "server") + "\n"
         except TokenError:
