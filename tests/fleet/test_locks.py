@@ -53,6 +53,18 @@ def test_run_that_ends_leaves_no_lock(
     assert locked == {*SERVERS, *AGENTS} - untouched
 
 
+@pytest.mark.parametrize("line", LINES)
+def test_board_without_work_is_in_no_batch_and_stays_locked(tmp_path: Path, line: str) -> None:
+    fleet = Fleet(tmp_path, SERVERS, AGENTS, line)
+    ran = fleet.play("site", "--skip-tags=gpu_verify", locks=True, settled=[*SERVERS, *AGENTS])
+    assert ran.returncode == 0, ran.stdout
+    assert (ran.boards("k3s"), set(ran.boards("plugin"))) == ([], {*SERVERS, *AGENTS})
+    assert fleet.locked() == []
+    some = fleet.play("site", "--skip-tags=gpu_verify", locks=True, settled=["s1", "a1"])
+    assert (some.returncode, some.boards("k3s")) == (0, ["s2", "a2"]), some.stdout
+    assert fleet.locked() == []
+
+
 @pytest.mark.acceptance
 @pytest.mark.parametrize(("line", "moment"), [("2.16", "images"), (NEWEST, "plugin")])
 def test_lock_of_a_killed_run_shows_its_owner_elsewhere_and_is_over_on_its_controller(

@@ -114,7 +114,10 @@ GOOD: dict[str, Any] = {
         "unit": True,
         "data_root": "/var/lib/docker",
         "containerd_root": "/var/lib/containerd",
+        "active": True,
+        "enabled": True,
         "running": True,
+        "default_runtime": "runc",
         "stand_by": None,
         "stand_by_settings": None,
         "kept": {},
@@ -142,6 +145,7 @@ GOOD: dict[str, Any] = {
         "conflicts": [],
         "sources": {"count": 5, "ubuntu": ["jammy"], "l4t": ["r36.4"], "unfilled": []},
     },
+    "image_supply": {"installed": False, "active": False, "enabled": False, "trusted": []},
     "packages": {"installed": ["containerd", "docker.io"], "held": [], "ours": [], "unattended": []},
     "nvidia_runtime": {
         "path": "/usr/bin/nvidia-container-runtime",
