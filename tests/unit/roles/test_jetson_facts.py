@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import docker_files, jetson_toolkit
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_board as board
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_kernel as kernel
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_network as firewall
@@ -226,8 +226,8 @@ RAW = docker_files.RAW_DROP_IN
         ({docker_files.DROP_IN: RAW}, {"raw_drop_in": True}),
         ({docker_files.DROP_IN: f"# mine\n{RAW}"}, {"raw_drop_in": None}),
         ({docker_files.PROXY_FILE: ""}, {"proxy": True}),
-        ({docker_files.RUNTIME_CONFIG: docker_files.strict_config("a = 1\n", True)}, {"strict": True}),
-        ({docker_files.RUNTIME_CONFIG: f"a = 1{docker_files.OURS}\n"}, {"strict": None}),
+        ({jetson_toolkit.RUNTIME_CONFIG: jetson_toolkit.strict_config("a = 1\n", True)}, {"strict": True}),
+        ({jetson_toolkit.RUNTIME_CONFIG: f"a = 1{jetson_toolkit.OURS}\n"}, {"strict": None}),
         ({docker_files.MARKER: ""}, {"restart_due": True}),
     ],
 )
