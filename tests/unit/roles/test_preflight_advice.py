@@ -110,7 +110,8 @@ ANYWHERE = re.compile(
     r"docker (pull REGISTRY/NAME:TAG|push)|openssl rand -hex 16|python3 -m json\.tool .*|"
     r"cgroup_disable|disable-network-policy: true|exec-opts|"
     r"\[[\w-]+\]|(disable-cuda-compat-lib-hook|ldconfig|mode) = .*|"  # of config.toml
-    r"-e jetson_k3s_confirm=[\w-]+|-e bundle_jtop=true|playbooks/bundle\.yml -i INVENTORY|fail-swap-on|swapon --show|"
+    r"-e jetson_k3s_confirm=[\w-]+|-e bundle_jtop=true|playbooks/bundle\.yml -i INVENTORY|"
+    r"fail-swap-on|swapon --show|"
     r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
 )
 
