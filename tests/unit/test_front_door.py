@@ -111,7 +111,7 @@ def checkout(tmp_path: Path) -> Checkout:
     os.utime(root / "tools/requirements/ansible-2.19.txt", (0, 0))
     script(root / ".venv/bin/ansible-playbook", ANSIBLE_PLAYBOOK.format(root=str(root), password=SECRET))
     (root / ".venv/bin/python").symlink_to(sys.executable)
-    (root / ".venv/.ansible").touch()
+    (root / ".venv/.ansible").write_text("ansible-2.19\n")
     (root / "inventory").write_text(BOARDS)
     (root / "sudo").write_text("ok: [jetson-1]\n")
     (root / "status").write_text("0")

@@ -161,7 +161,9 @@ BUILD = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact:
-        jetson: {arch: aarch64, kernel: 5.15.148-tegra, soc: tegra234, docker: {running: true, images: {}}}
+        jetson:
+          {arch: aarch64, kernel: 5.15.148-tegra, soc: tegra234,
+           docker: {running: true, images: {}, contents: {}, kept: {}}}
         cacheable: true
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: build}

@@ -48,6 +48,8 @@ ON_CONTROLLER = {
     "k3s_backup_file": ("k3s_backup", "__k3s_backup_file_path", None),  # restore.yml needs it
     "k3s_backup_recipient": ("k3s_backup", "__k3s_backup_recipient_path", ""),
     "kubeconfig_file": ("kubeconfig", "__kubeconfig_path", "kubeconfig-localhost.yaml"),
+    "snapshot_directory": ("snapshot", "__snapshot_directory_path", "snapshots"),
+    "snapshot_file": ("snapshot", "__snapshot_file_path", None),  # preflight.yml with an archive needs it
 }
 # The callback plugin of drift.yml reads it: test_drift.py.
 BY_CALLBACK = {"jetson_k3s_drift_file"}

@@ -339,7 +339,7 @@ def test_file_with_a_secret_is_understood_without_it(tmp_path: Path, text: str) 
     assert "planted" not in str(services.k3s_files(str(tmp_path)))
 
 
-RULES = ("context", "compatibility", "inventory", "kernel", "etcd")
+RULES = ("context", "compatibility", "inventory", "kernel", "etcd", "dockerd", "toolkit", "bad_releases")
 OF_THE_RUN: Data = {"preflight_accepted": [], "__preflight_restores": False, "__preflight_upgrades": False}
 PLAYBOOK = """\
 - hosts: server,agent
@@ -443,7 +443,9 @@ def test_planned_daemon_json_is_what_the_role_writes(tmp_path: Path, config: Dat
     written = docker_daemon_config.merge_config(config, with_defaults)
     assert sorted(planned["daemon_keys"]) == sorted(written)
     assert planned["daemon_json"] == {
-        key: written[key] for key in written if key in ("exec-opts", "features", "min-api-version")
+        key: written[key]
+        for key in written
+        if key in ("exec-opts", "features", "log-driver", "min-api-version")
     }
 
 

@@ -58,7 +58,7 @@ def ansible(tmp_path: Path, path: str, playbook: Path, *arguments: str) -> Run:
     }
     with watched(lambda: processes(f"JETSON_K3S_TEST={tmp_path}")) as lines:
         run = play(inventory, playbook, "--diff", "-vvv", *arguments, **environment)
-    assert any("ansible-playbook" in line for line in lines)
+    assert any("-m ansible playbook" in line for line in lines)
     assert leaked("\n".join(lines)) == []
     assert leaked(run.stdout) == []
     assert leaked(cache) == []

@@ -273,7 +273,11 @@ def install(tmp_path: Path, base: Path, bundle: Path, digest: str, *arguments: s
         "__upload_base": str(base),
         "__jtop_root": str(tmp_path / "installed"),
         "__jtop_bundled": {"version": "1", "wheels": [WHEEL]},
-        "preflight_bundle_info": {"path": str(bundle), "files": {WHEEL: {"sha256": digest}}},
+        "preflight_bundle_info": {
+            "path": str(bundle),
+            "wheels": str(bundle),
+            "files": {WHEEL: {"sha256": digest}},
+        },
     }
     return play_text(tmp_path, PLAYBOOK, *arguments, variables=variables, fails=fails)
 
