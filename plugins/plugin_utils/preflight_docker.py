@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules import version_key
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules import (
+    known_version,
+    version_key,
+)
 
 Facts = dict[str, Any]
 Entry = Mapping[str, Any]
@@ -92,9 +95,9 @@ def planned(docker: Facts, plan: Facts) -> Facts:
 
 def unknown_keys(docker: Facts, table: Mapping[str, Entry]) -> list[str]:
     """Keys with which this release of dockerd does not start. Empty if no release is known."""
-    if not docker.get("version"):
+    version = known_version(docker.get("version"))
+    if version is None:
         return []
-    version = version_key(docker["version"])
 
     def is_unknown(key: str) -> bool:
         entry = table.get(key)

@@ -33,10 +33,10 @@ def due(facts: Facts, conditions: Iterable[str]) -> list[Place]:
 
 def by_mount(facts: Facts, places: Iterable[Place]) -> dict[str, list[Place]]:
     """The places of each mount point, without those of which nothing is known."""
-    known = facts["places"]["places"]
+    known, mounts = facts["places"]["places"], facts["places"]["mounts"]
     found: dict[str, list[Place]] = {}
     for place in places:
-        if place.path in known:
+        if known.get(place.path) in mounts:
             found.setdefault(known[place.path], []).append(place)
     return found
 

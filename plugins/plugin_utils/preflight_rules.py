@@ -56,6 +56,20 @@ def version_key(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in match.group(1).split("."))
 
 
+def known_version(value: Any) -> tuple[int, ...] | None:
+    """The numbers of a version that a board has named, None for another text."""
+    try:
+        return version_key(str(value))
+    except ValueError:
+        return None
+
+
+def not_older(value: Any, other: Any) -> bool:
+    """Is a version the other one or newer? Not if one of them is none."""
+    one, two = known_version(value), known_version(other)
+    return one is not None and two is not None and one >= two
+
+
 OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "equals": lambda value, wanted: bool(value == wanted),
     "is_not": lambda value, wanted: bool(value != wanted),
@@ -72,7 +86,7 @@ OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
 COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "same_as": lambda value, other: value is not None and bool(value == other),
     "among": lambda value, others: value in others,
-    "not_older_than": lambda value, other: version_key(value) >= version_key(other),
+    "not_older_than": not_older,
 }
 PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 
@@ -80,7 +94,8 @@ PLACEHOLDER = re.compile(r"\{([a-z][\w.-]*)\}")
 def holds(condition: dict[str, Any], facts: Facts) -> bool:
     """Is one condition met: a `fact` and an operator, as vars/main/compatibility.yml explains them?
 
-    None (unknown) meets only `equals: null`, `is_not`, `without` and `known: false`.
+    None (unknown) meets only `equals: null`, `is_not`, `without` and `known: false`. To the operators for
+    versions, a text that is no version is as unknown.
     """
     value = lookup(facts, condition["fact"])
     for operator, compare in COMPARISONS.items():
@@ -89,11 +104,11 @@ def holds(condition: dict[str, Any], facts: Facts) -> bool:
     for operator, judge in OPERATORS.items():
         if operator in condition:
             return judge(value, condition[operator])
-    if value is None:
-        return False
-    key = version_key(str(value))
-    return version_key(str(condition.get("from", "0"))) <= key and (
-        "below" not in condition or key < version_key(str(condition["below"]))
+    key = known_version(value)
+    return (
+        key is not None
+        and version_key(str(condition.get("from", "0"))) <= key
+        and ("below" not in condition or key < version_key(str(condition["below"])))
     )
 
 

@@ -36,7 +36,8 @@ def names(first: int, last: int) -> list[str]:
 def node(name: str, voter: bool | None = None, ready: bool = True) -> Answer:
     """A node as the module k3s_nodes returns it."""
     found = {"name": name, "board": name, "machine_id": f"id of {name}", "addresses": []}
-    return {**found, "ready": ready, "voter": voter}
+    state = {"recorded": True, "cordoned": False, "labels": {}}
+    return {**found, **state, "ready": ready, "voter": voter}
 
 
 def fault(boards: str | Iterable[str], module: str, answer: Answer | None = None, **has: Any) -> Answer:

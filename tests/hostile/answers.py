@@ -265,7 +265,7 @@ def texts(kind: str) -> tuple[str, ...]:
 KEPT = {
     "arch", "command", "jetpack", "l4t", "version", "platform", "python",
     "exists", "state", "status", "id", "cgroup_driver", "backend", "rc", "activation", "checksum",
-    "sha256", "ansible_job_id", "min_api_version", "kernel", "ping", "hostname",
+    "runc", "sha256", "ansible_job_id", "min_api_version", "kernel", "ping", "hostname",
 }  # fmt: skip
 
 
@@ -274,7 +274,8 @@ def with_texts(answer: Answer, kind: str) -> Answer:
 
     def change(path: tuple[str | int, ...], value: Any) -> Any:
         of_node = path[0] == "nodes" and path[-1] == "name"  # `answers` has it, too
-        if not isinstance(value, str) or of_node or KEPT & set(path):
+        of_toolkit = {"nvidia_runtime", "config"} <= set(path)  # preflight stops at an unknown mode
+        if not isinstance(value, str) or of_node or of_toolkit or KEPT & set(path):
             return value
         return choice[zlib.crc32(repr(path).encode()) % len(choice)]
 

@@ -290,6 +290,13 @@ def test_each_missing_kernel_feature_is_found_alone(entry: Data, feature: str) -
     assert set(found) <= {"kernel-ip-set"}
 
 
+def test_text_that_is_no_version_is_as_unknown() -> None:
+    """A board that is not trusted names the versions."""
+    hostile = {"docker__version": "../hostile", "docker__runc": "hostile", "nvidia_runtime__version": "-1"}
+    findings = preflight.findings_of_rules(with_facts(**hostile, k3s__version="hostile"), RULES)
+    assert {"docker-too-old", "k3s-newer"} <= {one["id"] for one in findings}
+
+
 def test_missing_controller_is_named() -> None:
     facts = with_facts(cgroup_lacks={"pids": "CONFIG_CGROUP_PIDS is not set"})
     (found,) = preflight.findings_of_rules(facts, RULES)
