@@ -90,13 +90,8 @@ class Redaction:
 
     def _compile(self) -> None:
         words = sorted(self._words, key=len, reverse=True)
-        self._known = (
-            re.compile(
-                r"(?<![A-Za-z0-9_-])(?:{})(?![A-Za-z0-9_-])".format("|".join(map(re.escape, words))), re.I
-            )
-            if words
-            else None
-        )
+        parts = [_whole(word) for word in words]
+        self._known = re.compile("|".join(parts), re.I) if parts else None
         self._lower = {word.lower(): placeholder for word, placeholder in self._words.items()}
 
     @property
@@ -221,6 +216,15 @@ class Redaction:
 
     def _flips(self, version: int, before: str) -> bool:
         return bool(self._digest("ip{}".format(version), before, 1)[0] & 1)
+
+
+def _whole(word: str) -> str:
+    """A pattern for a name where it is no part of another word.
+
+    One with a digit or a hyphen is found in names that software makes of it, such as `jetson-2-5d1f`.
+    """
+    edge = "[A-Za-z0-9]" if re.search("[0-9-]", word) else "[A-Za-z0-9_-]"
+    return "(?<!{0}){1}(?!{0})".format(edge, re.escape(word))
 
 
 def is_name(word: str) -> bool:
