@@ -248,7 +248,7 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
 
 
-def test_disk_that_fills_up_is_named_and_the_same_command_goes_on(
+def test_disk_that_is_too_small_is_named_before_anything_is_written(
     boards: list[Board], checkout: Path
 ) -> None:
     place = "/usr/local/bin"
@@ -258,7 +258,9 @@ def test_disk_that_fills_up_is_named_and_the_same_command_goes_on(
         left = boards[0].exec("ls", "-A", place)
     finally:
         boards[0].exec("umount", place)
-    assert (status, "No space left on device" in said) == (1, True), said
+    message = " ".join(said.split())
+    assert (status, "place-full" in message) == (1, True), said
+    assert f"{place} on {place} (tmpfs) has 10 MB" in message
     assert left == ""
 
 
