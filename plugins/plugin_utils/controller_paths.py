@@ -39,8 +39,4 @@ def checkout_path(name: str, code: Path = HERE) -> str:
 
 
 # Texts of a board never come here.
-FILTERS = {
-    "controller_path": controller_path,
-    "checkout_path": checkout_path,
-    "displayed_path": displayed_path,
-}
+FILTERS = {"controller_path": controller_path, "checkout_path": checkout_path}

@@ -293,6 +293,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
     image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
     docker = jetson["docker"]
     in_docker = settings["container_runtime"] == "docker"
+    jtop = has_jtop(jetson, settings)
     return {
         "refused": list(refusals(jetson, settings, board)),
         "api": settings["api"],
@@ -300,8 +301,8 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
         "loaded": image.name in docker["images"],
         "loads": not (in_docker and has_archive(image, bundle, docker)),
         "engine": engine_of(settings),
-        "jtop": has_jtop(jetson, settings),
-        "labels_command": labels_command(image, settings, jtop=has_jtop(jetson, settings)),
+        "jtop": jtop,
+        "labels_command": labels_command(image, settings, jtop=jtop),
         "koordinator_command": koordinator_command(image, settings),
         # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
         # driver by itself.

@@ -19,17 +19,12 @@ LABEL = re.compile(r"(nvidia[.]com|jetson-k3s[.]github[.]io)/[A-Za-z0-9]([-A-Za-
 VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 DEVICE_LABEL = re.compile(r"node[.]koordinator[.]sh/gpu-(vendor|model)")
 API_VERSION, KIND = "scheduling.koordinator.sh/v1alpha1", "Device"
-# The node agent's, printed while the agent is wanted.
-SHARE_LABEL = "jetson-k3s.github.io/gpu-share"
 DOMAIN = "jetson-k3s.github.io"
+# The node agent's, printed while the agent is wanted.
+SHARE_LABEL = f"{DOMAIN}/gpu-share"
+JTOP_FACTS = ("model", "module", "l4t", "jetpack", "gpu", "compute-capability", "disagrees")
 # What the plugin prints while jtop says it: an old value would stay otherwise.
-JTOP_LABELS = (
-    "jetson-k3s.github.io/power-mode",
-    *(
-        f"{DOMAIN}/jtop.{name}"
-        for name in ("model", "module", "l4t", "jetpack", "gpu", "compute-capability", "disagrees")
-    ),
-)
+JTOP_LABELS = (f"{DOMAIN}/power-mode", *(f"{DOMAIN}/jtop.{name}" for name in JTOP_FACTS))
 MANAGED_BY = {"app.kubernetes.io/managed-by": "jetson-k3s"}
 
 
