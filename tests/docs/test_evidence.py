@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import yaml
+from tegra_device_plugin.version import VERSION
 
 from tests.docs import CHECKOUT, markdown
 from tests.lab import k3s
@@ -43,6 +44,21 @@ def test_default_k3s_is_in_the_table_of_releases_with_its_date() -> None:
     found = {row[0]: row[1] for row in rows(table)[2:]}
     assert found[default] == date
     assert set(found) == {default, install_board.K3S_FOR_CGROUP_V1, k3s.VERSION}
+
+
+def test_examples_have_todays_releases() -> None:
+    """Of K3s those that are in the table of releases; of what a bundle brings, what this checkout has."""
+    (default,) = re.findall(r"^__bundle_k3s_newest: (\S+)$", DEFAULTS, re.M)
+    pages = [CHECKOUT / "README.md", *sorted((CHECKOUT / "docs").glob("*.md"))]
+    blocks = [block.text for page in pages for block in markdown.read(page).blocks]
+    named = {one for text in blocks for one in re.findall(r"v1\.\d+\.\d+\+k3s\d+", text)}
+    assert named
+    assert named <= {default, install_board.K3S_FOR_CGROUP_V1, k3s.VERSION}
+    (bundle,) = [yaml.safe_load(text) for text in blocks if text.startswith("# bundle.yml")]
+    wheels = (CHECKOUT / "roles/bundle/files/requirements-jtop.txt").read_text()
+    assert bundle["k3s_version"] == default
+    assert bundle["plugin_image"] == f"tegra-device-plugin:{VERSION}"
+    assert f"jetson-stats=={bundle['jtop']['version']}" in wheels
 
 
 def test_updates_are_proposed_for_each_list_of_packages_and_each_go_module() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from tools.cache import CHECKOUT
+from tools.docs import matrix
 
 PAGE = CHECKOUT / "docs/compatibility.md"
 RULES = CHECKOUT / "roles/preflight/vars/main"
@@ -100,6 +101,7 @@ def toolkit_keys() -> str:
 def written(page: str) -> str:
     """The page with each part between its two marks."""
     parts = {
+        "matrix": matrix.table(),
         "requirements": requirements(),
         "bad releases": bad_releases(),
         "keys of config.toml": toolkit_keys(),
