@@ -8,7 +8,7 @@ import gzip
 import os
 import re
 import zlib
-from typing import Dict, List, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Sequence, Set, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_board import FACT_FILE_BYTES, read
 
@@ -155,11 +155,16 @@ def modules_on_disk(root: str, release: str) -> Optional[Set[str]]:
     return {os.path.basename(path).split(".ko")[0].replace("-", "_") for path in builtin.split() + there}
 
 
+def kernels(root: str) -> List[str]:
+    """Releases of the kernels that have a directory of modules."""
+    parent = os.path.join(root, "lib/modules")
+    return sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+
+
 def why_missing(root: str, release: str, modules: Sequence[str]) -> str:
     """Why modprobe finds none of these modules."""
     missing = " or ".join(module + ".ko" for module in modules) + " is missing"
-    parent = os.path.join(root, "lib/modules")
-    others = sorted(os.listdir(parent)) if os.path.isdir(parent) else []
+    others = kernels(root)
     if release in others:
         return "{} in /lib/modules/{}, or in its modules.dep".format(missing, release)
     rest = ", only that of {}".format(", ".join(others)) if others else ""
@@ -194,3 +199,22 @@ def kernel_lacks(root: str, release: str, config: Optional[Dict[str, str]]) -> D
                 why_missing(root, release, modules), option
             )
     return lacking
+
+
+def missing_modules(
+    root: str, release: str, config: Optional[Dict[str, str]], lacking: Iterable[str]
+) -> Optional[Dict[str, Any]]:
+    """The directory with all modules of this kernel, if it is missing and features are lacking for that.
+
+    `path` is the directory, `kernels` the releases that have one, `features` those of `lacking` that are
+    modules. `config` is what kernel_config() returns.
+    """
+    there = kernels(root)
+    features = sorted(
+        feature
+        for feature in lacking
+        if config is not None and "m" in [config.get(option) for option in KERNEL_FEATURES[feature][0]]
+    )
+    if release in there or not features:
+        return None
+    return {"path": "/lib/modules/" + release, "kernels": there, "features": features}

@@ -44,6 +44,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_kernel i
     cgroup_version,
     kernel_config,
     kernel_lacks,
+    missing_modules,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.jetson_network import (
     addresses,
@@ -320,6 +321,7 @@ def main() -> None:
             "kernel": release,
             "kernel_package": kernel_package(root, release),
             "kernel_lacks": lacking,
+            "kernel_modules": missing_modules(root, release, config, lacking),
             "reboot": reboot_facts(root, release),
             "cgroup_version": cgroup_version(root),
             "cgroup_lacks": cgroup_lacks(root, config),

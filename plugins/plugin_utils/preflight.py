@@ -384,7 +384,7 @@ def compatibility_facts(board: Board, tables: Tables) -> Facts:
     known = board.server_facts is not None
     units, total = str(k3s_configuration.reserved_memory(settings["config"])), board.facts["memory_bytes"]
     return planned | {
-        **preflight_boards.kernel_facts(board.facts["kernel_lacks"]),
+        **preflight_boards.kernel_facts(board.facts),
         "bundle": k3s_version.wanted_versions(board.bundle, settings["k3s_version"]),
         "k3s_source": board.source,
         "controller": {"ansible_core": settings["ansible_core"]},

@@ -186,21 +186,18 @@ def findings_of_clock(host: str, fleet: dict[str, Facts], server: str, now: floa
     ]
 
 
-# What jetson_kernel.py says of a feature if the directory with all modules is not there.
-NO_MODULES = re.compile(
-    r"there is no (?P<path>/lib/modules/[^\s,()]+)(?:, only that of (?P<others>[^()]+?))?(?: \(|$)"
-)
+def kernel_facts(facts: Facts) -> Facts:
+    """Features that the kernel lacks, without those whose one cause is that all of its modules are missing.
 
-
-def kernel_facts(lacks: dict[str, str]) -> Facts:
-    """Features that the kernel lacks, and of those without any module of the kernel their one cause.
-
-    `kernel_modules` is None, or has the missing directory and the kernels whose modules are there.
+    `kernel_modules` is None, or has the missing directory and the other kernels whose modules are there.
     """
-    causes = [found for found in map(NO_MODULES.search, lacks.values()) if found]
-    others = {name: why for name, why in lacks.items() if not NO_MODULES.search(why)}
-    cause = {"path": causes[0]["path"], "others": causes[0]["others"] or "no kernel"} if causes else None
-    return {"kernel_lacks": others, "kernel_modules": cause}
+    lacks, missing = facts["kernel_lacks"], facts["kernel_modules"]
+    if missing is None:
+        return {"kernel_lacks": lacks, "kernel_modules": None}
+    return {
+        "kernel_lacks": {name: why for name, why in lacks.items() if name not in missing["features"]},
+        "kernel_modules": {"path": missing["path"], "others": ", ".join(missing["kernels"]) or "no kernel"},
+    }
 
 
 QUANTITY = re.compile(r"(\d+(?:\.\d+)?)([mkKMGTPE]?)(i?)")

@@ -398,6 +398,19 @@ def test_missing_kernel_feature_has_its_reason(tree: Tree, files: dict[str, str]
     assert kernel_lacks(tree(files)).get("iptable_raw") == why
 
 
+def test_missing_directory_of_all_modules_is_told_with_its_features(tree: Tree) -> None:
+    root = tree(
+        {CONFIG: MODULE + "CONFIG_VXLAN=m\n# CONFIG_VETH is not set\n", "lib/modules/5.15.136-tegra/x": ""}
+    )
+    config, lacks = kernel.kernel_config(root, KERNEL), kernel_lacks(root)
+    told = kernel.missing_modules(root, KERNEL, config, lacks)
+    assert told is not None
+    assert (told["path"], told["kernels"]) == (f"/lib/modules/{KERNEL}", ["5.15.136-tegra"])
+    assert told["features"] == ["iptable_raw", "vxlan"]
+    assert "veth" in lacks
+    assert kernel.missing_modules(root, "5.15.136-tegra", config, lacks) is None
+
+
 def test_option_without_a_module_and_the_older_name_of_masquerade_are_known(tree: Tree) -> None:
     option = "CONFIG_NF_TABLES_IPV4"
     found = kernel_lacks(tree({CONFIG: f"# {option} is not set\nCONFIG_IP_NF_TARGET_MASQUERADE=y\n"}))
