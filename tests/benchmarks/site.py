@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time site.yml on boards that it has provisioned already, of this checkout and of another revision in turns.
+"""Time site.yml and preflight.yml on provisioned boards, of this checkout and of another revision in turns.
 
 Each revision provisions virtual boards of its own, by its own `make demo`. A run leaves out the verification,
-and must change nothing. The table has medians: seconds, and the controller's processor time.
+and must change nothing. The table has medians: seconds, and the controller's processor time. The difference
+of site.yml with and without the other boards is what these cost.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 from tests.worktree import worktree
@@ -22,6 +24,12 @@ from tools.cache import CHECKOUT
 from tools.process import say
 
 LAB = "speed-{}"
+# What is run, by its name in the table.
+RUNS = {
+    "site.yml": ["playbooks/site.yml", "--skip-tags=gpu_verify"],
+    "site.yml, one board": ["playbooks/site.yml", "--skip-tags=gpu_verify", "--limit=jetson-1"],
+    "preflight.yml": ["playbooks/preflight.yml"],
+}
 
 
 @dataclass(frozen=True)
@@ -30,8 +38,8 @@ class Revision:
 
     name: str
     checkout: Path
-    seconds: list[float] = field(default_factory=list)
-    processor_seconds: list[float] = field(default_factory=list)
+    seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in RUNS})
+    processor_seconds: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in RUNS})
 
     @property
     def lab(self) -> str:
@@ -48,13 +56,13 @@ class Revision:
         command = [".venv/bin/python", "-m", "tests.lab", "down", "--name", self.lab]
         subprocess.run(command, cwd=self.checkout, check=False)
 
-    def run(self, *, counts: bool) -> None:
-        """Run site.yml once."""
-        program = [".venv/bin/ansible-playbook", "-i", f".lab/{self.lab}/inventory.ini", "playbooks/site.yml"]
+    def run(self, name: str, *, counts: bool) -> None:
+        """Run one of RUNS once."""
+        program = [".venv/bin/ansible-playbook", "-i", f".lab/{self.lab}/inventory.ini", *RUNS[name]]
         environment = os.environ | {"ANSIBLE_STDOUT_CALLBACK": "ansible.builtin.default"}
         before, began = os.times(), time.monotonic()
         ran = subprocess.run(
-            [*program, "--skip-tags=gpu_verify"],
+            program,
             cwd=self.checkout,
             env=environment,
             stdout=subprocess.PIPE,
@@ -65,23 +73,23 @@ class Revision:
         after, ended = os.times(), time.monotonic()
         recap = [line for line in ran.stdout.splitlines() if " changed=" in line]
         if ran.returncode or not recap or any(" changed=0 " not in line for line in recap):
-            raise SystemExit(f"{self.name}: site.yml failed, or has changed something:\n{ran.stdout}")
+            raise SystemExit(f"{self.name}: {name} failed, or has changed something:\n{ran.stdout}")
         if counts:
-            self.seconds.append(ended - began)
+            self.seconds[name].append(ended - began)
             used = [after[place] - before[place] for place in (2, 3)]  # of children, as user and as system
-            self.processor_seconds.append(sum(used))
+            self.processor_seconds[name].append(sum(used))
 
 
 def table(revisions: Sequence[Revision]) -> str:
     """The medians, and their ratio to those of the last revision."""
     last = revisions[-1]
-    lines = ["| revision | seconds | ratio | processor seconds | ratio |", "|---|---|---|---|---|"]
-    for one in revisions:
+    lines = ["| run | revision | seconds | ratio | processor seconds | ratio |", "|---|---|---|---|---|---|"]
+    for run, one in product(RUNS, revisions):
         cells = []
         for of in ("seconds", "processor_seconds"):
-            own, others = statistics.median(getattr(one, of)), statistics.median(getattr(last, of))
+            own, others = (statistics.median(getattr(some, of)[run]) for some in (one, last))
             cells += [f"{own:.1f}", f"{own / others:.2f}"]
-        lines.append(f"| {one.name} | {' | '.join(cells)} |")
+        lines.append(f"| {run} | {one.name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -98,8 +106,8 @@ def main() -> int:
             for one in revisions:
                 one.provision(options.boards)
             for turn in range(options.rounds + 1):  # the first one fills caches
-                for one in revisions:
-                    one.run(counts=turn > 0)
+                for name, one in product(RUNS, revisions):
+                    one.run(name, counts=turn > 0)
         finally:
             for one in revisions:
                 one.remove()
