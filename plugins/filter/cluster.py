@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    board_python,
     board_reboot,
     board_release,
     board_variables,
@@ -51,6 +52,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 )
 
 MODULES = (
+    board_python,
     board_reboot,
     board_release,
     board_variables,

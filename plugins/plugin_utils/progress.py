@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_python
+
 INDENT = 6
 """Columns of the clock before a step. What belongs to the step begins below its name."""
 MOST_NAMES = 5
@@ -98,7 +100,7 @@ def message(result: Mapping[str, Any]) -> str:
         outputs = (result.get("stderr"), result.get("module_stderr"), result.get("stdout"))
         output = next((str(one).strip() for one in outputs if one and str(one).strip()), "")
         text = "\n".join(output.splitlines()[-LAST_LINES:]) or text or "no reason given"
-    return text
+    return "\n".join(filter(None, (text, board_python.too_old(text))))
 
 
 def item_failed(item: Mapping[str, Any]) -> bool:

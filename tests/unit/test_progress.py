@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_python
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.progress import Step, block, message
 
 from tests.ansible_core import CORES, OWN, core
@@ -283,6 +284,21 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
 )
 def test_message_of_a_failure(result: Mapping[str, object], text: str) -> None:
     assert message(result) == text
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "ansible-core requires a minimum of Python version 3.8. Current version: 3.6.9 (default)",
+        "Ansible requires Python 3.9 or newer on the target. Current version: 3.8.10",
+    ],
+)
+def test_python_that_is_too_old_is_explained_once_in_every_playbook(said: str) -> None:
+    text = message({"msg": said})
+    assert text.splitlines() == [said, board_python.OTHER]
+    assert (
+        message({"msg": f"cannot gather facts: {said} {board_python.OTHER}"}).count(board_python.OTHER) == 1
+    )
 
 
 def test_line_of_many_boards_has_numbers() -> None:
