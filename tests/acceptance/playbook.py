@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.ansible_core import OWN, core
 from tests.lab import lab_dir
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
@@ -99,11 +99,12 @@ def run_playbook(
     timeout_seconds: float = TIMEOUT_SECONDS,
     screen: bool = False,
     checkout: Path | None = None,
+    release: str = OWN,
 ) -> PlaybookRun:
     """Run `playbooks/<playbook>` on the boards of `lab`; further arguments are ansible-playbook's.
 
     With `screen` the output is what a user sees, and else Ansible's own. `checkout` is one of another
-    revision, which has an environment of its own.
+    revision, which has an environment of its own. `release` is that of ansible-core.
 
     `on_line` gets each line of output when it is written, so that something can happen in the middle. Where
     it says True the run is killed.
@@ -111,12 +112,11 @@ def run_playbook(
     """
     lines = []
     begun = time.time()
+    ansible = core(release)
     logs = lab_dir(lab) / "logs"
     with subprocess.Popen(
         [
-            (checkout / ".venv/bin/python" if checkout else Path(sys.executable)).with_name(
-                "ansible-playbook"
-            ),
+            *([checkout / ".venv/bin/ansible-playbook"] if checkout else ansible.program("playbook")),
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
             f"playbooks/{playbook}",
             f"--extra-vars=gpu_verify_reports={reports_dir(lab)}",
@@ -131,6 +131,7 @@ def run_playbook(
             "ANSIBLE_NOCOLOR": "1",
             "XDG_STATE_HOME": str(state_home(lab)),  # the record of backups
             "JETSON_K3S_LOG_DIRECTORY": str(logs),
+            **({"PYTHONPATH": ansible.pythonpath()} if release != OWN else {}),
             **({"ANSIBLE_STDOUT_CALLBACK": "jetson_k3s.cluster.progress"} if screen else {}),
         },
         stdin=subprocess.DEVNULL,

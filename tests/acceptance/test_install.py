@@ -264,6 +264,24 @@ def test_disk_that_is_too_small_is_named_before_anything_is_written(
     assert left == ""
 
 
+def test_disk_that_fills_up_meanwhile_is_named_and_nothing_half_written_stays(
+    boards: list[Board], checkout: Path
+) -> None:
+    place = "/usr/local/bin"
+    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", place)
+    try:
+        command = ("./install.sh", "--yes", f"jetson@{boards[0].address}")
+        terminal = Person(checkout.parent).at_terminal(command, columns=80)
+        terminal.until("Prepare the boards")
+        boards[0].exec("mount", "-o", "remount,size=10m", place)
+        terminal.until("")
+        left = boards[0].exec("ls", "-A", place)
+    finally:
+        boards[0].exec("umount", place)
+    assert (terminal.process.returncode, "No space left on device" in terminal.written) == (1, True)
+    assert left == ""
+
+
 # What the screen says at a moment.
 MOMENTS = {
     "the question": person.YES,
