@@ -6,7 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi
 from tegra_device_plugin.board.detection import Detection
@@ -25,6 +27,11 @@ from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
 from tegra_device_plugin.sharing.resources import make_resources
 from tegra_device_plugin.system import mounts
 from tegra_device_plugin.telemetry import jtop, jtop_facts
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.devicewatch import DeviceWatch
+
+DEVICES = "devices"
 
 logger = logging.getLogger(__name__)
 
@@ -58,10 +65,12 @@ class DevicePlugin(Service[PluginSettings]):
         self._instance = Instance(standby=standby)
         self._counted = Counters()
         self._board: BoardWatch[PluginSettings] | None = None
+        self._devices: DeviceWatch | None = None
         self._gpu_lock = driver_conflict.GpuLock(for_dra=False)
 
     async def _run_once(self) -> None:
-        settings, advertised = self._settings, AdvertisedResources()
+        settings = self._settings
+        advertised = AdvertisedResources(DEVICES) if settings.devices else AdvertisedResources()
         driver_conflict.refuse_beside_dra(settings.device_plugin_dir)
         board = self._board = BoardWatch(
             settings,
@@ -73,6 +82,7 @@ class DevicePlugin(Service[PluginSettings]):
             is_standby=lambda: registrars.yields,
         )
         registrars = Registrars(self._instance, settings.device_plugin_dir, advertised, self._counted)
+        devices = self._devices = _device_watch(settings, advertised)
         disagreements = jtop_facts.DisagreementLog(lambda: board.detection)
         probe = jtop.JtopProbe(settings.host_root, note=disagreements.note)
         async with AsyncExitStack() as stack:
@@ -86,11 +96,14 @@ class DevicePlugin(Service[PluginSettings]):
                     probe.latest,
                     self._counted,
                     foreign_metrics=lambda: self._settings.foreign_metrics,
+                    devices=devices,
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))
             # A relay for the standby instance would only take memory: the pod has the metrics.
-            telemetry = [] if self._instance.standby else [probe.run()]
-            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), *telemetry)
+            more = [] if self._instance.standby else [probe.run()]
+            if devices:
+                more.append(devices.run())
+            await self._run_parts(board.run(), registrars.run(), self._follow_configuration(), *more)
 
     def _reject(self, error: ConfigError) -> None:
         self._counted.rejected_config_reloads += 1
@@ -99,14 +112,30 @@ class DevicePlugin(Service[PluginSettings]):
     def _apply(self, before: PluginSettings) -> None:
         self._counted.config_reloads += 1
         now = self._settings
-        places = (now.host_root, now.device_plugin_dir, now.metrics_address)
-        if places != (before.host_root, before.device_plugin_dir, before.metrics_address):
+        if _needs_restart(now) != _needs_restart(before):
             self._restart(before)
             return
         unchanged = now == before
         logger.info("configuration read again%s", ": nothing has changed" if unchanged else "")
         if self._board:
             self._board.use(now, prerequisites(now))
+        if self._devices and now.devices != before.devices:
+            self._devices.use(now.devices)
+
+
+def _needs_restart(settings: PluginSettings) -> tuple[object, ...]:
+    """Give the settings that the parts read only at their start."""
+    places = (settings.host_root, settings.device_plugin_dir, settings.metrics_address)
+    return (*places, bool(settings.devices))
+
+
+def _device_watch(settings: PluginSettings, advertised: AdvertisedResources) -> DeviceWatch | None:
+    if not settings.devices:
+        return None
+    from tegra_device_plugin.devicewatch import DeviceWatch  # noqa: PLC0415 - most boards have none
+
+    advertise = partial(advertised.advertise, source=DEVICES)
+    return DeviceWatch(settings.host_root, settings.devices, advertise)
 
 
 def prerequisites(settings: PluginSettings) -> Prerequisites:

@@ -51,7 +51,7 @@ class ConfigWatch(Generic[T]):
         if self._file is None:
             await self._wake.wait()
         else:
-            with DirectoryWatch(self._file.parent, self._wake.set) as watch:
+            with DirectoryWatch(self._file.parent, on_change=self._wake.set) as watch:
                 while not self._differs(watch):
                     if await waiting.happens(self._wake, CHECK_SECONDS):
                         await asyncio.sleep(SETTLE_SECONDS)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -90,11 +91,26 @@ class Section:
                 self._reject(key, f" must be text, not {_kind(item)}")
                 return None
         text = ",".join(items)
+        return self.check(key, text, parse)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
+
+    def check(self, key: str, text: str, parse: Callable[[str], T]) -> T | None:
+        """Parse a text that is derived from the key's value; None if it is wrong."""
         try:
             return parse(text)
         except ValueError as error:
             self._reject(key, f": {text!r}: {error}")
             return None
+
+    def texts(self, key: str, parse: Callable[[str, str], tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+        """Give the pairs of a mapping with any keys, parsed; none if absent. Leaves out the wrong ones."""
+        section = self.section(key)
+        if section is None:
+            return ()
+        pairs = (section.text(name, partial(parse, name)) for name in section._content.lines)
+        return tuple(pair for pair in pairs if pair)
 
     def integer(self, key: str, minimum: int, maximum: int, *, required: bool = False) -> int | None:
         """Give an integer between `least` and `most`, None if absent or wrong."""

@@ -16,6 +16,7 @@ from tegra_device_plugin.config.units import Units, read_units
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE, resource_name
 
 if TYPE_CHECKING:
+    from tegra_device_plugin.config.devices import DeviceResource
     from tegra_device_plugin.config.document import Section
     from tegra_device_plugin.config.dra_modes import Dra
 
@@ -43,6 +44,8 @@ class File(NamedTuple):
     """Replaces time-slicing and `resource`: units have their own resource names."""
     dra: Dra | None = None
     """Replaces both, for the command `dra`."""
+    devices: tuple[DeviceResource, ...] = ()
+    """Resources beside those of the GPU."""
     notes: Sequence[str] = ()
     """The keys of the file that have no effect."""
 
@@ -69,6 +72,10 @@ def read_file(path: Path | None) -> File:
             content = _resources(resources, content)
         if sharing := root.section("sharing"):
             content = _sharing(sharing, content)
+        if devices := root.sections("devices"):
+            from tegra_device_plugin.config.devices import read_devices  # noqa: PLC0415 - most boards have none
+
+            content = content._replace(devices=read_devices(devices, content.counts))
         root.ignore("imex")
         root.finish()
     if document.problems:

@@ -26,6 +26,7 @@ from tegra_device_plugin.config.units import Units
 from tegra_device_plugin.system.kubernetes import CDI_VERSIONS, DEFAULT_RESOURCE
 
 if TYPE_CHECKING:
+    from tegra_device_plugin.config.devices import DeviceResource
     from tegra_device_plugin.config.dra_modes import Dra
 
 Mode = Literal["report", "evict"]
@@ -54,6 +55,7 @@ class PluginSettings(NamedTuple):
     resource: str = DEFAULT_RESOURCE
     sharing: Sharing = Sharing()
     units: Units | None = None
+    devices: tuple[DeviceResource, ...] = ()
 
 
 class DraSettings(NamedTuple):
@@ -88,7 +90,13 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
         raise ConfigError(
             "sharing.dra is served by the command `dra`, not by `run`: leave it out, or run the DRA driver"
         )
-    return PluginSettings(**options, resource=content.resource, sharing=content.sharing, units=content.units)
+    return PluginSettings(
+        **options,
+        resource=content.resource,
+        sharing=content.sharing,
+        units=content.units,
+        devices=content.devices,
+    )
 
 
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
@@ -105,6 +113,8 @@ def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) ->
             f"sharing.{kind} is served by the command `run`, not by `dra`: write sharing.dra instead, "
             "or run the device plugin"
         )
+    if content.devices:
+        problems.append("devices is served by the command `run`, not by `dra`: run the device plugin")
     if problems:
         raise ConfigError(*problems)
     return DraSettings(content.dra or Dra(), **options)

@@ -162,7 +162,7 @@ async def _keep_files(root: Path, preparer: Preparer, observed: asyncio.Event) -
     """Keep the files of prepared claims: a reboot or a person can empty the CDI directory."""
     problem_log, wake = ProblemLog(), asyncio.Event()
     await observed.wait()  # the board's own CDI spec was written
-    with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), wake.set) as watch:
+    with DirectoryWatch(Path(HostTree(root).real(cdi.DIRECTORY)), on_change=wake.set) as watch:
         while True:
             wake.clear()
             watch.rearm()

@@ -64,8 +64,8 @@ class DriverRegistration:
         """Serve until cancelled; then remove both sockets. Raises OSError where no socket can work."""
         self._check()
         with (
-            DirectoryWatch(self._socket.parent, self._wake.set) as own,
-            DirectoryWatch(self._registry, self._wake.set) as registry,
+            DirectoryWatch(self._socket.parent, on_change=self._wake.set) as own,
+            DirectoryWatch(self._registry, on_change=self._wake.set) as registry,
         ):
             try:
                 while True:

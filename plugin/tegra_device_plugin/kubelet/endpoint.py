@@ -25,19 +25,29 @@ from tegra_device_plugin.system.directorywatch import Identity
 from tegra_device_plugin.system.durations import Durations
 from tegra_device_plugin.system.log import brief
 
+GPU = "gpu"
+
 
 class AdvertisedResources:
-    """The current resources by name; empty at first.
+    """The current resources by name; empty at first. `sources` advertise them, each its own.
 
     A follower takes the event `changed`, then reads `resources`, and waits for the event.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *more_sources: str) -> None:
         self.resources: Mapping[str, Resource] = {}
         self.changed = asyncio.Event()
+        self._by_source: dict[str, tuple[Resource, ...]] = dict.fromkeys((GPU, *more_sources), ())
 
-    def advertise(self, resources: Iterable[Resource]) -> None:
-        new = {resource.name: resource for resource in resources}
+    @property
+    def complete(self) -> bool:
+        """True if each source has resources, and each resource can be allocated."""
+        found = self._by_source.values()
+        return all(found) and all(one.health.healthy for resources in found for one in resources)
+
+    def advertise(self, resources: Iterable[Resource], source: str = GPU) -> None:
+        self._by_source[source] = tuple(resources)
+        new = {one.name: one for resources in self._by_source.values() for one in resources}
         if new != self.resources:
             self.resources = new
             self.wake()
@@ -60,14 +70,17 @@ class Counters:
 logger = logging.getLogger(__name__)
 
 
-def device_list(ids: Collection[str], healthy: bool) -> bytes:
+def device_list(ids: Collection[str], unhealthy: Collection[str]) -> bytes:
     """Give the ListAndWatchResponse of these devices, serialised."""
     # Messages one after the other are one message with all their devices (protobuf.dev, Last One Wins). One
     # object that is written again and again takes a third of the time of 100,000, and less memory.
-    one = api.ListAndWatchResponse(devices=[api.Device(health="Healthy" if healthy else "Unhealthy")])
+    one = api.ListAndWatchResponse(devices=[api.Device(health="Unhealthy" if unhealthy else "Healthy")])
     device, message = one.devices[0], bytearray()
+    differ = 0 < len(unhealthy) < len(ids)
     for id_ in ids:
         device.ID = id_
+        if differ:
+            device.health = "Unhealthy" if id_ in unhealthy else "Healthy"
         message += one.SerializeToString()
     return bytes(message)
 
@@ -85,7 +98,14 @@ def _container(allocation: Allocation) -> api.ContainerAllocateResponse:
             api.Mount(container_path=m.container, host_path=m.host, read_only=True) for m in allocation.mounts
         ],
         devices=[
-            api.DeviceSpec(container_path=n, host_path=n, permissions="rw") for n in allocation.device_nodes
+            *(
+                api.DeviceSpec(container_path=n, host_path=n, permissions="rw")
+                for n in allocation.device_nodes
+            ),
+            *(
+                api.DeviceSpec(container_path=n.container, host_path=n.host, permissions=n.permissions)
+                for n in allocation.other_nodes
+            ),
         ],
         cdi_devices=[api.CDIDevice(name=name) for name in allocation.cdi_devices],
     )
@@ -148,7 +168,26 @@ class Endpoint:
             handlers["PreStartContainer"] = unary(
                 self._pre_start_container, api.PreStartContainerRequest, api.PreStartContainerResponse
             )
+        if self._registration.preferred:
+            handlers["GetPreferredAllocation"] = unary(
+                self._preferred, api.PreferredAllocationRequest, api.PreferredAllocationResponse
+            )
         return handlers
+
+    async def _preferred(
+        self, request: api.PreferredAllocationRequest, _context: object
+    ) -> api.PreferredAllocationResponse:
+        """Give ids for each container. An error would fail the pod, so a resource that is gone has no ids."""
+        resource = self._current()
+        responses = [
+            resource.preferred(one.available_deviceIDs, one.must_include_deviceIDs, one.allocation_size)
+            if resource
+            else []
+            for one in request.container_requests
+        ]
+        return api.PreferredAllocationResponse(
+            container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=ids) for ids in responses]
+        )
 
     async def _options(self, _request: api.Empty, _context: object) -> api.DevicePluginOptions:
         return self.options
@@ -157,15 +196,16 @@ class Endpoint:
         self.streams += 1
         self.dialled = True
         self._on_change()
-        sent: tuple[Collection[str], bool] | None = None
+        sent: tuple[Collection[str], Collection[str]] | None = None
         try:
             while not self._stopping:
                 changed = self._advertised.changed
                 resource = self._current()
                 if resource is None:
                     return
-                if (resource.ids, resource.health.healthy) != sent:
-                    sent = (resource.ids, resource.health.healthy)
+                devices = (resource.ids, resource.unhealthy_ids)
+                if devices != sent:
+                    sent = devices
                     yield device_list(*sent)
                 await changed.wait()
         finally:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)tegra_device_plugin/kubelet/kubelet.proto\x12\x07v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"z\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12-\n\x07options\x18\x04 \x01(\x0b\x32\x1c.v1beta1.DevicePluginOptions\"8\n\x14ListAndWatchResponse\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.v1beta1.Device\"$\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"P\n\x0f\x41llocateRequest\x12=\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32!.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"S\n\x10\x41llocateResponse\x12?\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\".v1beta1.ContainerAllocateResponse\"\xf3\x01\n\x19\x43ontainerAllocateResponse\x12:\n\x04\x65nvs\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerAllocateResponse.EnvsEntry\x12\x1e\n\x06mounts\x18\x02 \x03(\x0b\x32\x0e.v1beta1.Mount\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.v1beta1.DeviceSpec\x12\'\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x12.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponse\"\x1d\n\x1b\x41llocatableResourcesRequest\"J\n\x1c\x41llocatableResourcesResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.v1beta1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"H\n\x18ListPodResourcesResponse\x12,\n\rpod_resources\x18\x01 \x03(\x0b\x32\x15.v1beta1.PodResources\"`\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12/\n\ncontainers\x18\x03 \x03(\x0b\x32\x1b.v1beta1.ContainerResources\"N\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x19.v1beta1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n)tegra_device_plugin/kubelet/kubelet.proto\x12\x07v1beta1\"\x07\n\x05\x45mpty\"]\n\x13\x44\x65vicePluginOptions\x12\x1a\n\x12pre_start_required\x18\x01 \x01(\x08\x12*\n\"get_preferred_allocation_available\x18\x02 \x01(\x08\"z\n\x0fRegisterRequest\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x10\n\x08\x65ndpoint\x18\x02 \x01(\t\x12\x15\n\rresource_name\x18\x03 \x01(\t\x12-\n\x07options\x18\x04 \x01(\x0b\x32\x1c.v1beta1.DevicePluginOptions\"8\n\x14ListAndWatchResponse\x12 \n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x0f.v1beta1.Device\"$\n\x06\x44\x65vice\x12\n\n\x02ID\x18\x01 \x01(\t\x12\x0e\n\x06health\x18\x02 \x01(\t\"P\n\x0f\x41llocateRequest\x12=\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32!.v1beta1.ContainerAllocateRequest\"/\n\x18\x43ontainerAllocateRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"f\n\x1aPreferredAllocationRequest\x12H\n\x12\x63ontainer_requests\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerPreferredAllocationRequest\"{\n#ContainerPreferredAllocationRequest\x12\x1b\n\x13\x61vailable_deviceIDs\x18\x01 \x03(\t\x12\x1e\n\x16must_include_deviceIDs\x18\x02 \x03(\t\x12\x17\n\x0f\x61llocation_size\x18\x03 \x01(\x05\"i\n\x1bPreferredAllocationResponse\x12J\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32-.v1beta1.ContainerPreferredAllocationResponse\"9\n$ContainerPreferredAllocationResponse\x12\x11\n\tdeviceIDs\x18\x01 \x03(\t\"S\n\x10\x41llocateResponse\x12?\n\x13\x63ontainer_responses\x18\x01 \x03(\x0b\x32\".v1beta1.ContainerAllocateResponse\"\xf3\x01\n\x19\x43ontainerAllocateResponse\x12:\n\x04\x65nvs\x18\x01 \x03(\x0b\x32,.v1beta1.ContainerAllocateResponse.EnvsEntry\x12\x1e\n\x06mounts\x18\x02 \x03(\x0b\x32\x0e.v1beta1.Mount\x12$\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x13.v1beta1.DeviceSpec\x12\'\n\x0b\x63\x64i_devices\x18\x05 \x03(\x0b\x32\x12.v1beta1.CDIDevice\x1a+\n\tEnvsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"E\n\x05Mount\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x11\n\tread_only\x18\x03 \x01(\x08\"L\n\nDeviceSpec\x12\x16\n\x0e\x63ontainer_path\x18\x01 \x01(\t\x12\x11\n\thost_path\x18\x02 \x01(\t\x12\x13\n\x0bpermissions\x18\x03 \x01(\t\"\x19\n\tCDIDevice\x12\x0c\n\x04name\x18\x01 \x01(\t\"/\n\x18PreStartContainerRequest\x12\x13\n\x0b\x64\x65vices_ids\x18\x01 \x03(\t\"\x1b\n\x19PreStartContainerResponse\"\x1d\n\x1b\x41llocatableResourcesRequest\"J\n\x1c\x41llocatableResourcesResponse\x12*\n\x07\x64\x65vices\x18\x01 \x03(\x0b\x32\x19.v1beta1.ContainerDevices\"\x19\n\x17ListPodResourcesRequest\"H\n\x18ListPodResourcesResponse\x12,\n\rpod_resources\x18\x01 \x03(\x0b\x32\x15.v1beta1.PodResources\"`\n\x0cPodResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tnamespace\x18\x02 \x01(\t\x12/\n\ncontainers\x18\x03 \x03(\x0b\x32\x1b.v1beta1.ContainerResources\"N\n\x12\x43ontainerResources\x12\x0c\n\x04name\x18\x01 \x01(\t\x12*\n\x07\x64\x65vices\x18\x02 \x03(\x0b\x32\x19.v1beta1.ContainerDevices\"=\n\x10\x43ontainerDevices\x12\x15\n\rresource_name\x18\x01 \x01(\t\x12\x12\n\ndevice_ids\x18\x02 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,34 +47,42 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ALLOCATEREQUEST']._serialized_end=458
   _globals['_CONTAINERALLOCATEREQUEST']._serialized_start=460
   _globals['_CONTAINERALLOCATEREQUEST']._serialized_end=507
-  _globals['_ALLOCATERESPONSE']._serialized_start=509
-  _globals['_ALLOCATERESPONSE']._serialized_end=592
-  _globals['_CONTAINERALLOCATERESPONSE']._serialized_start=595
-  _globals['_CONTAINERALLOCATERESPONSE']._serialized_end=838
-  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_start=795
-  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_end=838
-  _globals['_MOUNT']._serialized_start=840
-  _globals['_MOUNT']._serialized_end=909
-  _globals['_DEVICESPEC']._serialized_start=911
-  _globals['_DEVICESPEC']._serialized_end=987
-  _globals['_CDIDEVICE']._serialized_start=989
-  _globals['_CDIDEVICE']._serialized_end=1014
-  _globals['_PRESTARTCONTAINERREQUEST']._serialized_start=1016
-  _globals['_PRESTARTCONTAINERREQUEST']._serialized_end=1063
-  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_start=1065
-  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_end=1092
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=1094
-  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=1123
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=1125
-  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=1199
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=1201
-  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=1226
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=1228
-  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=1300
-  _globals['_PODRESOURCES']._serialized_start=1302
-  _globals['_PODRESOURCES']._serialized_end=1398
-  _globals['_CONTAINERRESOURCES']._serialized_start=1400
-  _globals['_CONTAINERRESOURCES']._serialized_end=1478
-  _globals['_CONTAINERDEVICES']._serialized_start=1480
-  _globals['_CONTAINERDEVICES']._serialized_end=1541
+  _globals['_PREFERREDALLOCATIONREQUEST']._serialized_start=509
+  _globals['_PREFERREDALLOCATIONREQUEST']._serialized_end=611
+  _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_start=613
+  _globals['_CONTAINERPREFERREDALLOCATIONREQUEST']._serialized_end=736
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_start=738
+  _globals['_PREFERREDALLOCATIONRESPONSE']._serialized_end=843
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_start=845
+  _globals['_CONTAINERPREFERREDALLOCATIONRESPONSE']._serialized_end=902
+  _globals['_ALLOCATERESPONSE']._serialized_start=904
+  _globals['_ALLOCATERESPONSE']._serialized_end=987
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_start=990
+  _globals['_CONTAINERALLOCATERESPONSE']._serialized_end=1233
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_start=1190
+  _globals['_CONTAINERALLOCATERESPONSE_ENVSENTRY']._serialized_end=1233
+  _globals['_MOUNT']._serialized_start=1235
+  _globals['_MOUNT']._serialized_end=1304
+  _globals['_DEVICESPEC']._serialized_start=1306
+  _globals['_DEVICESPEC']._serialized_end=1382
+  _globals['_CDIDEVICE']._serialized_start=1384
+  _globals['_CDIDEVICE']._serialized_end=1409
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_start=1411
+  _globals['_PRESTARTCONTAINERREQUEST']._serialized_end=1458
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_start=1460
+  _globals['_PRESTARTCONTAINERRESPONSE']._serialized_end=1487
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_start=1489
+  _globals['_ALLOCATABLERESOURCESREQUEST']._serialized_end=1518
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_start=1520
+  _globals['_ALLOCATABLERESOURCESRESPONSE']._serialized_end=1594
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_start=1596
+  _globals['_LISTPODRESOURCESREQUEST']._serialized_end=1621
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_start=1623
+  _globals['_LISTPODRESOURCESRESPONSE']._serialized_end=1695
+  _globals['_PODRESOURCES']._serialized_start=1697
+  _globals['_PODRESOURCES']._serialized_end=1793
+  _globals['_CONTAINERRESOURCES']._serialized_start=1795
+  _globals['_CONTAINERRESOURCES']._serialized_end=1873
+  _globals['_CONTAINERDEVICES']._serialized_start=1875
+  _globals['_CONTAINERDEVICES']._serialized_end=1936
 # @@protoc_insertion_point(module_scope)

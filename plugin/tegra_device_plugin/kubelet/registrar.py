@@ -283,7 +283,7 @@ class Registrars:
         sockets.check_length(self.directory)
         sockets.sweep(self.directory)
         with (
-            DirectoryWatch(self.directory, self._wake_all) as watch,
+            DirectoryWatch(self.directory, on_change=self._wake_all) as watch,
             closing(sockets.Readiness(self.directory)) as readiness,
         ):
             async with asyncio.TaskGroup() as tasks:
@@ -316,11 +316,9 @@ class Registrars:
 
     def _waits_for_the_kubelet(self) -> bool:
         """True if a kubelet that starts now has all resources from this instance, with healthy devices."""
-        resources = self._advertised.resources.values()
         return (
             self._instance.standby
-            and bool(resources)
-            and all(resource.health.healthy for resource in resources)
+            and self._advertised.complete
             and not sockets.accepts(self.directory / sockets.KUBELET_SOCKET)
         )
 

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from tegra_device_plugin.board.health import Health
@@ -20,13 +21,30 @@ class RejectedRequestError(ValueError):
     """A container cannot have the requested devices; the text is shown in the pod's status."""
 
 
+class DeviceNode(NamedTuple):
+    """A device node: `host` (path on the node, links are followed) appears at `container`."""
+
+    host: str
+    container: str
+    permissions: str = "rw"
+
+
 class Allocation(NamedTuple):
-    """Access of a container to the GPU."""
+    """Access of a container to the GPU, or to another device."""
 
     envs: tuple[tuple[str, str], ...]
     device_nodes: tuple[str, ...] = ()
     mounts: tuple[Mount, ...] = ()
     cdi_devices: tuple[str, ...] = ()
+    other_nodes: tuple[DeviceNode, ...] = ()
+
+
+class OwnDevice(NamedTuple):
+    """A device that differs from the others of its resource. Shares of one device have the same `device`."""
+
+    device: str
+    health: Health
+    allocation: Allocation
 
 
 class RequiredResource(NamedTuple):
@@ -47,16 +65,20 @@ class Rules(NamedTuple):
     one_per_container: str = ""
     """The reason why a container cannot have more than one id; empty: it can."""
     required: RequiredResource | None = None
+    checked_at_start: bool = False
+    """A container starts only while its devices are healthy, also when it starts again."""
 
 
 class Registration(NamedTuple):
     """Facts that a kubelet reads only at the registration of a resource.
 
-    `pre_start`: the kubelet calls PreStartContainer before each start of a container.
+    `pre_start`: the kubelet calls PreStartContainer before each start of a container; `preferred`: it asks
+    for the ids that a container best has.
     """
 
     resource: str
     pre_start: bool
+    preferred: bool = False
 
 
 class Resource(NamedTuple):
@@ -67,6 +89,24 @@ class Resource(NamedTuple):
     """The access of each container: there is one GPU."""
     rules: Rules = Rules()
     limit: MemoryLimit | None = None
+    own: Mapping[str, OwnDevice] | None = None
+    """The devices by id, where they differ. `health` and `allocation` are of all of them then."""
+
+    def health_of(self, id_: str) -> Health:
+        return self.own[id_].health if self.own and self.health.healthy else self.health
+
+    @property
+    def unhealthy_ids(self) -> Collection[str]:
+        if not self.health.healthy:
+            return self.ids
+        return frozenset(id_ for id_, one in (self.own or {}).items() if not one.health.healthy)
+
+    @property
+    def healths(self) -> Mapping[tuple[bool, str], int]:
+        """The number of devices by health and its reason."""
+        if not self.own or not self.health.healthy:
+            return {self.health[:2]: len(self.ids)}
+        return Counter(one.health[:2] for one in self.own.values())
 
     def check(self, requested: Sequence[str]) -> None:
         """Raise RejectedRequestError unless a container may have the `requested` devices."""
@@ -95,16 +135,46 @@ class Resource(NamedTuple):
             less = count - count % step
             fitting = " or ".join(str(number) for number in (less, less + step) if number)
             yield f"{count} requested, but it is allocated in steps of {step}: request {fitting}"
-        if not self.health.healthy:
-            detail = f": {self.health.detail}" if self.health.detail else ""
-            yield f"unhealthy: {self.health.reason}{detail}"
+        yield from self._problems_of_health(requested)
+        paths = Counter(node.container for node in self._own_allocation(requested).other_nodes)
+        if same := [path for path, number in paths.items() if number > 1]:
+            yield (
+                f"several devices would be {brief(same)} in the container: request 1, or leave mountPath out "
+                "of the plugin's configuration"
+            )
+
+    def _problems_of_health(self, requested: Sequence[str]) -> Iterator[str]:
+        for health in dict.fromkeys(map(self.health_of, requested)):
+            if not health.healthy:
+                detail = f": {health.detail}" if health.detail else ""
+                yield f"unhealthy: {health.reason}{detail}"
 
     @property
     def registration(self) -> Registration:
-        return Registration(self.name, self.limit is not None or self.rules.required is not None)
+        rules = self.rules
+        pre_start = self.limit is not None or rules.required is not None or rules.checked_at_start
+        return Registration(self.name, pre_start, preferred=self.own is not None)
+
+    def preferred(self, available: Sequence[str], required: Sequence[str], size: int) -> list[str]:
+        """Give `size` of the available ids, with the required ones: of different devices if possible."""
+
+        def device(id_: str) -> str:
+            return self.own[id_].device if self.own and id_ in self.own else id_
+
+        chosen = list(dict.fromkeys(required))
+        used = Counter(map(device, chosen))
+        rest = sorted(set(available) - set(chosen))
+        while rest and len(chosen) < size:
+            least = min(rest, key=lambda id_: used[device(id_)])  # of several the first, by name
+            rest.remove(least)
+            used[device(least)] += 1
+            chosen.append(least)
+        return chosen
 
     def allocation_for(self, requested: Sequence[str]) -> Allocation:
         """Give a container's allocation for these devices, after `prepare`. Raises RejectedRequestError."""
+        if self.own is not None:
+            return self._own_allocation(requested)
         if self.limit is None:
             return self.allocation
         plain, limit = self.allocation, self.limit
@@ -116,12 +186,25 @@ class Resource(NamedTuple):
             raise self._unlimited(error) from error
 
     def prepare(self, requested: Sequence[str]) -> None:
-        """Create the files that the allocation of these devices mounts. Raises RejectedRequestError."""
+        """Do what a container's start needs: create the files that it mounts. Raises RejectedRequestError."""
+        if self.rules.checked_at_start:
+            for problem in self._problems_of_health(requested):
+                raise RejectedRequestError(f"{self.name}: {problem}")
         if self.limit:
             try:
                 self.limit.prepare(requested)
             except OSError as error:
                 raise self._unlimited(error) from error
+
+    def _own_allocation(self, requested: Sequence[str]) -> Allocation:
+        """Give the allocation of these devices; of a device with several of its shares once."""
+        own = self.own or {}
+        found = dict.fromkeys(own[id_].allocation for id_ in requested if id_ in own)
+        return Allocation(
+            envs=(),
+            mounts=tuple(mount for one in found for mount in one.mounts),
+            other_nodes=tuple(node for one in found for node in one.other_nodes),
+        )
 
     def _unlimited(self, error: OSError) -> RejectedRequestError:
         return RejectedRequestError(f"{self.name}: no memory limit is possible: {error}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Watches a directory for changes by inotify, if the kernel allows it.
+"""Watches directories for changes by inotify, if the kernel allows it.
 
 An event only wakes its owner, which compares facts. So a missed or needless event costs time and never
 correctness. Where inotify instances are exhausted, the owner compares more often.
@@ -25,17 +25,10 @@ _IN_DELETE_SELF = 0x400
 _IN_MOVE_SELF = 0x800
 _IN_IGNORED = 0x8000
 _IN_ONLYDIR = 0x1000000
-_MASK = (
-    _IN_ATTRIB
-    | _IN_CLOSE_WRITE
-    | _IN_MOVED_FROM
-    | _IN_MOVED_TO
-    | _IN_CREATE
-    | _IN_DELETE
-    | _IN_DELETE_SELF
-    | _IN_MOVE_SELF
-    | _IN_ONLYDIR
+_NAMES = (
+    _IN_MOVED_FROM | _IN_MOVED_TO | _IN_CREATE | _IN_DELETE | _IN_DELETE_SELF | _IN_MOVE_SELF | _IN_ONLYDIR
 )
+_CONTENT = _IN_ATTRIB | _IN_CLOSE_WRITE
 _EVENT = struct.Struct("iIII")
 _BUFFER_BYTES = 16384
 
@@ -58,18 +51,20 @@ class Identity(NamedTuple):
 
 
 class DirectoryWatch:
-    """Calls `on_change` when an entry of `directory` changes, if the kernel allows inotify.
+    """Calls `on_change` when an entry of the directories changes, if the kernel allows inotify.
 
     Use as a context manager inside a running event loop. Call `rearm` with every observation: it follows a
-    directory that was removed and made again.
+    directory that was removed and made again. With `names_only`, a write to an entry is no event: in /dev
+    each use of /dev/null would be one.
     """
 
-    def __init__(self, directory: Path, on_change: Callable[[], None]) -> None:
-        self._directory = directory
+    def __init__(self, *directories: Path, on_change: Callable[[], None], names_only: bool = False) -> None:
+        self._directories = directories
         self._on_change = on_change
+        self._mask = _NAMES if names_only else _NAMES | _CONTENT
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._fd: int | None = None
-        self._watched: tuple[int, int] | None = None
+        self._watched: dict[Path, tuple[int, int]] = {}
 
     def __enter__(self) -> Self:
         self.rearm()
@@ -79,20 +74,26 @@ class DirectoryWatch:
         self._close()
 
     def rearm(self) -> bool:
-        """Watch the present directory; True if events will report its changes."""
+        """Watch the present directories; True if events will report all their changes."""
+        reported = [self._rearm(directory) for directory in self._directories]
+        return all(reported)
+
+    def _rearm(self, directory: Path) -> bool:
         try:
-            status = self._directory.stat()
+            status = directory.stat()
         except OSError:
-            self._watched = None
+            self._watched.pop(directory, None)
             return False
         here = (status.st_dev, status.st_ino)
-        if self._watched == here:
+        if self._watched.get(directory) == here:
             return True
         if self._fd is None and not self._open():
             return False
-        descriptor = self._libc.inotify_add_watch(self._fd, os.fsencode(self._directory), _MASK)
-        self._watched = here if descriptor >= 0 else None
-        return self._watched is not None
+        if self._libc.inotify_add_watch(self._fd, os.fsencode(directory), self._mask) < 0:
+            self._watched.pop(directory, None)
+            return False
+        self._watched[directory] = here
+        return True
 
     def _open(self) -> bool:
         fd = self._libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -106,7 +107,8 @@ class DirectoryWatch:
         if self._fd is not None:
             asyncio.get_running_loop().remove_reader(self._fd)
             os.close(self._fd)
-        self._fd = self._watched = None
+        self._fd = None
+        self._watched.clear()
 
     def _read(self, fd: int) -> None:
         try:
@@ -120,5 +122,5 @@ class DirectoryWatch:
             _, mask, _, length = _EVENT.unpack_from(events, offset)
             offset += _EVENT.size + length
             if mask & (_IN_IGNORED | _IN_MOVE_SELF):
-                self._watched = None
+                self._watched.clear()  # to add a watch again changes nothing
         self._on_change()

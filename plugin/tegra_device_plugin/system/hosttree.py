@@ -13,6 +13,7 @@ from pathlib import Path
 _MAX_LINKS = 40  # the kernel's own limit (linux/namei.h, MAXSYMLINKS)
 _MAGIC = re.compile(r"[*?[]")
 _READ_LIMIT = 4096  # bytes; a sysfs attribute has at most a page
+_LARGE_LIMIT = 1 << 20
 _SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 
 
@@ -97,6 +98,19 @@ class HostTree:
         """The file's text without surrounding white space and NULs; None when it cannot be read."""
         try:
             return self.read(path).decode("utf-8", "replace").strip("\0 \t\r\n")
+        except OSError as error:
+            raise_own_shortage(error)
+            return None
+
+    def text_of(self, path: str, limit: int = _LARGE_LIMIT) -> str | None:
+        """The text of a larger file, which the kernel gives in parts; None when it cannot be read."""
+        try:
+            file = os.open(self._root + self.resolve(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            with os.fdopen(file, "rb", buffering=0) as content:
+                parts = bytearray()
+                while len(parts) < limit and (part := content.read(_READ_LIMIT)):
+                    parts += part
+                return parts.decode("utf-8", "replace")
         except OSError as error:
             raise_own_shortage(error)
             return None

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from tegra_device_plugin.telemetry.httpd import Page, StatusPages
 from tegra_device_plugin.version import VERSION
 
 if TYPE_CHECKING:
+    from tegra_device_plugin.devicewatch import DeviceWatch
     from tegra_device_plugin.telemetry.jtop import Telemetry
     from tegra_device_plugin.telemetry.shares import Shares
 
@@ -34,8 +35,10 @@ class Pages(StatusPages):
         counted: Counters,
         *,
         foreign_metrics: Callable[[], Collection[str]] = tuple,
+        devices: DeviceWatch | None = None,
     ) -> None:
         super().__init__()
+        self._devices = devices
         self._board = board
         self._registrars = registrars
         self._advertised = advertised
@@ -66,7 +69,12 @@ class Pages(StatusPages):
         self._board.check_mounts()
 
     def _observed_at(self) -> Mapping[str, float]:
-        return {"board": self._board.observed_at, "registration": self._registrars.observed_at}
+        devices = {"devices": self._devices.observed_at} if self._devices else {}
+        return {
+            "board": self._board.observed_at,
+            "registration": self._registrars.observed_at,
+            **devices,
+        }
 
     async def _metrics(self) -> Iterable[Metric]:
         return [*self._plugin_metrics(), *await self._share_metrics()]
@@ -76,7 +84,7 @@ class Pages(StatusPages):
         yield gauge("tegra_device_plugin_streams", self._registrars.streams)
         yield gauges(
             "tegra_device_plugin_devices",
-            ((_labels(one), len(one.ids)) for one in self._advertised.resources.values()),
+            (sample for one in self._advertised.resources.values() for sample in _devices(one)),
         )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
@@ -125,10 +133,10 @@ class Pages(StatusPages):
                 )
 
 
-def _labels(resource: Resource) -> Mapping[str, str]:
-    health = resource.health
-    state = "healthy" if health.healthy else "unhealthy"
-    return {"resource": resource.name, "health": state, "reason": health.reason}
+def _devices(resource: Resource) -> Iterator[tuple[Mapping[str, str], int]]:
+    for (healthy, reason), count in resource.healths.items():
+        health = "healthy" if healthy else "unhealthy"
+        yield {"resource": resource.name, "health": health, "reason": reason}, count
 
 
 def _counters(counted: Counters) -> Iterable[Metric]:

@@ -269,8 +269,13 @@ def _metrics_of(
     containers = {
         name: by_id for name, by_id in pod_resources.container_counts(answer).items() if name in resources
     }
-    allocatable = {name: one.ids if one.health.healthy else frozenset() for name, one in resources.items()}
+    allocatable = {name: _healthy_ids(one) for name, one in resources.items()}
     return tuple(_metrics(found, accounts(containers, allocatable)))
+
+
+def _healthy_ids(resource: Resource) -> Collection[str]:
+    unhealthy = resource.unhealthy_ids
+    return tuple(id_ for id_ in resource.ids if id_ not in unhealthy) if unhealthy else resource.ids
 
 
 def _metrics(found: Sequence[Row], accounts: Mapping[str, Account]) -> Iterator[Metric]:

@@ -50,6 +50,23 @@ sharing:
     contextOverhead: 0Mi
 """
 
+DEVICES = """
+version: v1
+devices:
+- preset: argus
+  count: 4
+- name: camera
+  groups:
+  - count: 1
+    paths:
+    - path: /dev/video*
+      mountPath: /dev/video0
+      permissions: rw
+      type: Device
+      udev:
+        ID_MODEL_ID: "0825"
+"""
+
 
 def read(tmp_path: Path, text: str) -> PluginSettings:
     path = tmp_path / "config.yaml"
@@ -114,7 +131,10 @@ GPU_X2 = "{name: nvidia.com/gpu, replicas: 2}"
     ("text", "expected"),
     [
         ("a: b: c", "config.yaml:2: not YAML"),
-        ("verison: v1", ":2: verison is not known; allowed: flags, imex, resources, sharing, version"),
+        (
+            "verison: v1",
+            ":2: verison is not known; allowed: devices, flags, imex, resources, sharing, version",
+        ),
         ("flags: {}\nflags: {}", ":1: not YAML: a key is given twice"),
         ("flags: []", ":2: flags must be a mapping, not a list"),
         ("flags:\n  migStrategy: single", ":3: flags.migStrategy: 'single': allowed: none"),
@@ -287,9 +307,9 @@ ODD_VALUES = VALUES | st.lists(VALUES, max_size=3).map(lambda items: f"[{', '.jo
 
 @st.composite
 def nearly_good_files(draw: st.DrawFn) -> str:
-    """NVIDIA's example, or one of units, with some of its values replaced, and lines lost."""
+    """NVIDIA's example, or one of units or devices, with some of its values replaced, and lines lost."""
     lines = []
-    for line in draw(st.sampled_from([NVIDIA, UNITS])).splitlines():
+    for line in draw(st.sampled_from([NVIDIA, UNITS, DEVICES])).splitlines():
         key, colon, _ = line.partition(": ")
         fate = draw(st.sampled_from(["keep"] * 8 + ["replace", "lose"]))
         if fate == "replace" and colon:

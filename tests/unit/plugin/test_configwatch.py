@@ -52,7 +52,7 @@ async def test_a_read_that_fails_does_not_make_it_deaf(
         failed.set()
         raise OSError(error, os.strerror(error))
 
-    with DirectoryWatch(tmp_path, changed.set) as watch:
+    with DirectoryWatch(tmp_path, on_change=changed.set) as watch:
         monkeypatch.setattr(os, "read", fail)
         (tmp_path / "a").touch()
         assert await waiting.happens(failed, 5)

@@ -251,7 +251,8 @@ def test_a_unit_that_the_preset_has_may_be_named(preset: str, unit: str, tmp_pat
 
 
 def test_the_largest_number_of_ids_fits_into_a_message() -> None:
-    assert len(device_list(NumberedIds("m", MAX_IDS), healthy=False)) <= KUBELET_BYTES
+    ids = NumberedIds("m", MAX_IDS)
+    assert len(device_list(ids, unhealthy=ids)) <= KUBELET_BYTES
 
 
 @given(
