@@ -28,6 +28,10 @@ _COMMANDS = {
     "before-kubelet": ("boot", "at a boot: wait for `run --stand-by`, and let the kubelet refuse no pod"),
     "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
     "detect": ("inspection", "print the board and its GPU, with the evidence"),
+    "devices": (
+        "devices",
+        "print the cameras and other devices of the configuration, as they are now",
+    ),
     "labels": ("inspection", "print the node labels that describe the GPU"),
     "capture": (
         "snapshots",

@@ -223,7 +223,8 @@ def labels_command(image: plugin_image.Image, settings: Settings, *, jtop: bool)
     arguments += ["--config=/dev/stdin"] if config else []
     arguments += [f"--qos-policy={agent['qos_policy']}"] if agent["enabled"] else []
     stdin = json.dumps(config) if config else None
-    return command(arguments, image, settings, stdin, (JTOP,) if jtop else ())
+    devices = [one["path"] for one in manifests.device_paths(config).values()]
+    return command(arguments, image, settings, stdin, (*([JTOP] if jtop else []), *devices))
 
 
 def koordinator_command(image: plugin_image.Image, settings: Settings) -> Command | None:

@@ -22,6 +22,8 @@ API_VERSION, KIND = "scheduling.koordinator.sh/v1alpha1", "Device"
 DOMAIN = "jetson-k3s.github.io"
 # The node agent's, printed while the agent is wanted.
 SHARE_LABEL = f"{DOMAIN}/gpu-share"
+# Printed while devices are configured, and the board has one of them.
+DEVICES_LABEL = f"{DOMAIN}/devices"
 JTOP_FACTS = ("model", "module", "l4t", "jetpack", "gpu", "compute-capability", "disagrees")
 # What the plugin prints while jtop says it: an old value would stay otherwise.
 JTOP_LABELS = (f"{DOMAIN}/power-mode", *(f"{DOMAIN}/jtop.{name}" for name in JTOP_FACTS))
@@ -59,8 +61,8 @@ def labels(text: str) -> dict[str, str]:
 def node_labels(text: str, planned: dict[str, str | None]) -> dict[str, str | None]:
     """All labels that the node gets: those that the plugin prints, and the planned ones. None removes one."""
     # Without text the plugin did not run: check mode on a board that lacks the image.
-    jtop = dict.fromkeys(JTOP_LABELS) if text else {}
-    return {SHARE_LABEL: None, **jtop, **labels(text), **planned}
+    old = dict.fromkeys((*JTOP_LABELS, DEVICES_LABEL)) if text else {}
+    return {SHARE_LABEL: None, **old, **labels(text), **planned}
 
 
 def device(text: str, node: str) -> dict[str, Any] | None:

@@ -37,6 +37,10 @@ LIMIT_DIRECTORY = "/var/lib/tegra-gpu-limit"
 # Where the plugin tells Koordinator's node agent of the GPU, with that preset (its sharing/koordinator.py).
 KOORDLET_DIRECTORY = "/var/run/koordlet"
 
+# Paths of a board that only `devices` in the settings need (sharing/device_nodes.py of the plugin): udev's
+# properties of devices, and the names of sockets on which a process listens, without access to them.
+UDEV_DATA, UNIX_SOCKETS = "/run/udev/data", "/proc/1/net/unix"
+
 # A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
 # That would also renew those of boards that are not in the run and have no such image. And it would stop at a
 # board that is off, whose pod counts as unavailable.
@@ -107,6 +111,33 @@ def with_host_directory(
         container.setdefault("volumeMounts", []).append(mount)
 
 
+def device_paths(config: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The host's paths that the devices in these settings need, as volumes by name. Most need none."""
+    entries = _mappings(config.get("devices"))
+    groups = [group for entry in entries for group in _mappings(entry.get("groups"))]
+    paths = [path for group in groups for path in _mappings(group.get("paths"))]
+    found = {}
+    if any(path.get("udev") for path in paths):
+        found["udev"] = {"path": UDEV_DATA, "type": "Directory"}
+    if any(entry.get("preset") == "argus" for entry in entries):
+        found["unix-sockets"] = {"path": UNIX_SOCKETS, "type": "File"}
+    return found
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    """The mappings of a list. The plugin on the board rejects all else, with its place."""
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+
+
+def with_device_paths(spec: dict[str, Any], config: dict[str, Any]) -> None:
+    """Mount these paths into the plugin's container, read-only."""
+    for name, host_path in device_paths(config).items():
+        spec["volumes"].append({"name": name, "hostPath": host_path})
+        for container in spec["containers"]:
+            mount = {"name": name, "mountPath": f"/host{host_path['path']}", "readOnly": True}
+            container["volumeMounts"].append(mount)
+
+
 def with_image(daemonset: dict[str, Any], image: str, image_id: str) -> None:
     """Run this image, never from a registry; only the run of a board renews its pod."""
     daemonset["spec"]["updateStrategy"] = UPDATE_STRATEGY
@@ -167,6 +198,7 @@ def rendered(
     if strict:
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
+    with_device_paths(spec, config or {})
     documents = [plugin]
     if agent:
         documents.append(chosen_agent(**agent))

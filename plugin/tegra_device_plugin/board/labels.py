@@ -29,6 +29,7 @@ def node_labels(
     memory_unit: str | None = None,
     power_mode: str | None = None,
     gpu_share: str | None = None,
+    devices: str | None = None,
     jtop: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Give the labels in order; none without a Tegra GPU.
@@ -37,8 +38,9 @@ def node_labels(
     whether the shared resource has a name of its own (then the product is not marked `-SHARED`, as in
     gpu-feature-discovery); `memory_unit`: the size of a unit of GPU memory, where there are units;
     `power_mode`: nvpmodel's name of the mode, if it is known; `gpu_share`: the effect of the
-    pods' weights (agent/); `jtop`: jtop's facts by the end of their labels' names, which all begin with
-    `jtop.`: none replaces a label of the board's files.
+    pods' weights (agent/); `devices`: the names of resources beside the GPU's, joined by `_`; `jtop`: jtop's
+    facts by the end of their labels' names, which all begin with `jtop.`: none replaces a label of the
+    board's files.
     """
     board, gpu = detection.board, detection.gpu
     if gpu.state == "absent":
@@ -56,6 +58,7 @@ def node_labels(
         or "unknown",
         "gpu-memory-unit": memory_unit,
         "gpu-share": gpu_share,
+        "devices": devices,
         **(jtop or {}),
     }
     found |= {f"{JETSON_PREFIX}/{key}": value for key, value in jetson_labels.items()}

@@ -39,7 +39,11 @@ def _arguments(parser: argparse.ArgumentParser) -> None:
 
 def _main(options: argparse.Namespace) -> int:
     settings = load_plugin(config_file(options), os.environ, flags(options, PLUGIN_OPTIONS))
-    resources = make_resources(settings, (), HEALTHY)
+    resources = list(make_resources(settings, (), HEALTHY))
+    if settings.devices:
+        from tegra_device_plugin.sharing import device_nodes  # noqa: PLC0415 - most boards have none
+
+        resources += [device_nodes.make_resource(one, ()) for one in settings.devices]
     print_line(boot.prepare(settings.device_plugin_dir, resources, options.wait))
     return EXIT_OK
 

@@ -7,7 +7,7 @@ import argparse
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.board import health, labels
@@ -33,6 +33,9 @@ from tegra_device_plugin.system.atomicfile import replace_file
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE
 from tegra_device_plugin.telemetry import jtop, jtop_facts
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.config.devices import DeviceResource
 
 logger = logging.getLogger(__name__)
 
@@ -112,6 +115,7 @@ def _labels(options: argparse.Namespace) -> int:
             logger.info("no telemetry from jtop: %s", error)
             telemetry = jtop.Telemetry()
         gpu_share = _gpu_share(root, detection.gpu.state) if weighted else None
+        devices = _devices(root, content.devices) if content.devices else None
     units = content.units
     found = labels.node_labels(
         detection,
@@ -120,6 +124,7 @@ def _labels(options: argparse.Namespace) -> int:
         memory_unit=units.memory_unit if units else None,
         power_mode=telemetry.power_mode,
         gpu_share=gpu_share,
+        devices=devices,
         jtop=jtop_facts.by_label(jtop_facts.compare(detection, telemetry)),
     )
     text = labels.render(found, options.output)
@@ -128,6 +133,16 @@ def _labels(options: argparse.Namespace) -> int:
     else:
         print_line(text.rstrip())
     return EXIT_OK if found else EXIT_FAILED
+
+
+def _devices(root: Path, configured: tuple[DeviceResource, ...]) -> str:
+    """Give the resources that the board has, for a label. Raises ConfigError for refused ones."""
+    from tegra_device_plugin.sharing import device_nodes  # noqa: PLC0415 - most boards have none
+
+    found = device_nodes.find(HostTree(root), configured)
+    if found.refused:
+        raise ConfigError(*found.refused)
+    return "_".join(sorted(name.partition("/")[2] for name in found.present))
 
 
 def _gpu_share(root: Path, state: str) -> str | None:
@@ -175,6 +190,10 @@ def _config_check(options: argparse.Namespace) -> int:
         print_line(f"{options.file}: good: {counted(content.counts)}")
     if content.units:
         print_line("\n".join(describe(content.units)))
+    if content.devices:
+        from tegra_device_plugin.config import devices  # noqa: PLC0415 - most boards have none
+
+        print_line("\n".join(map(devices.describe, content.devices)))
     if sharing.replicas > 1:
         limit = "one per container" if sharing.fail_requests_greater_than_one else "any number per container"
         print_line(f"the GPU is shared by time-slicing, {limit}; memory is not divided")

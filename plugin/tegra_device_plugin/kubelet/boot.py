@@ -10,8 +10,8 @@ container starts (devicemanager.GetDeviceRunContainerOptions), a second later. I
 then, the container starts without a GPU, and nobody says so. So the kubelet forgets its resources only where
 an instance is ready to serve.
 
-With units it forgets nothing. Before a container starts it calls PreStartContainer for the devices, and fails
-for ever where none are allocated yet (devicemanager.callPreStartContainerIfNeeded).
+With units or argus it forgets nothing. Before a container starts it calls PreStartContainer for the devices,
+and fails for ever where none are allocated yet (devicemanager.callPreStartContainerIfNeeded).
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ def prepare(directory: Path, resources: Sequence[Resource], seconds: float) -> s
         time.sleep(_POLL_SECONDS)
     if any(resource.registration.pre_start for resource in resources):
         return (
-            "nothing done: with units a kubelet that has forgotten a container's devices cannot start it. So "
-            "it may refuse pods with a GPU"
+            "nothing done: with units or argus a kubelet that has forgotten a container's devices cannot "
+            "start it. So it may refuse pods with a GPU"
         )
     return _forget_resources(directory / CHECKPOINT, {resource.name for resource in resources})
 

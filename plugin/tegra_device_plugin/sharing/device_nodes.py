@@ -70,6 +70,23 @@ class Found(NamedTuple):
     devices: Mapping[str, tuple[Device, ...]]
     problems: tuple[str, ...] = ()
 
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The problems that keep this configuration from being used on this board."""
+        return tuple(
+            f"{name}: {device.health.detail}"
+            for name, devices in self.devices.items()
+            for device in devices
+            if device.health.reason == "refused"
+        )
+
+    @property
+    def present(self) -> tuple[str, ...]:
+        """The names of the resources of which the board has a device."""
+        return tuple(
+            name for name, devices in self.devices.items() if any(one.health.healthy for one in devices)
+        )
+
 
 class _Hit(NamedTuple):
     path: str
@@ -141,10 +158,8 @@ def find(host: HostTree, resources: Iterable[DeviceResource]) -> Found:
                     found.setdefault(device.id, device)
                 elif device.id not in found and owner[0] != resource.name:
                     problems.append(f"{resource.name}: {device.owner} is a device of {owner[0]} already")
-                if device.health.reason == "refused":
-                    problems.append(f"{resource.name}: {device.health.detail}")
         devices[resource.name] = tuple(found.values())
-    return Found(devices, tuple(dict.fromkeys(problems)))
+    return Found(devices, (*Found(devices).refused, *dict.fromkeys(problems)))
 
 
 def remember(now: Found, before: Mapping[str, tuple[Device, ...]]) -> Mapping[str, tuple[Device, ...]]:
@@ -176,6 +191,17 @@ def make_resource(resource: DeviceResource, devices: Iterable[Device]) -> Resour
     }
     rules = Rules(checked_at_start=resource.has_sockets)
     return Resource(resource.name, tuple(own), HEALTHY, Allocation(()), rules, own=own)
+
+
+def describe(device: Device) -> str:
+    """Give the paths that a container gets, or the reason why it gets none."""
+    if not device.health.healthy:
+        return f": {device.health.detail}"
+    nodes = [
+        f"{one.host} as {one.container}" if one.host != one.container else one.host for one in device.nodes
+    ]
+    paths = [*nodes, *(mount.host for mount in device.mounts)]
+    return f": {' '.join(paths)}" if paths else ""
 
 
 def directories(resources: Iterable[DeviceResource]) -> tuple[str, ...]:

@@ -36,6 +36,11 @@ def before_kubelet(directory: Path, *more: str) -> int:
 RENAMED = "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: nvidia.com/gpu, replicas: 2}]}}"
 UNITS = "sharing: {units: {memoryTotal: 4Gi}}"
 MEMORY = "jetson-k3s.github.io/gpu-memory"
+CAMERA, DEVICES = (
+    "jetson-k3s.github.io/camera",
+    "devices: [{name: camera, groups: [{paths: [{path: /dev/video0}]}]}]",
+)
+ARGUS = "devices: [{preset: argus}]"
 OTHER = "smarter-devices/video0"
 FORGOTTEN = "no pod is refused"
 
@@ -48,7 +53,10 @@ FORGOTTEN = "no pod is refused"
         ("", checkpoint(), FORGOTTEN),
         ("", checkpoint("nvidia.com/gpu", OTHER), f"the kubelet also knows {OTHER}"),
         (RENAMED, checkpoint("nvidia.com/gpu"), "the kubelet also knows nvidia.com/gpu"),
-        (UNITS, checkpoint(MEMORY), "with units a kubelet that has forgotten"),
+        (UNITS, checkpoint(MEMORY), "with units or argus a kubelet that has forgotten"),
+        (DEVICES, checkpoint("nvidia.com/gpu", CAMERA), FORGOTTEN),
+        ("", checkpoint("nvidia.com/gpu", CAMERA), f"the kubelet also knows {CAMERA}"),
+        (ARGUS, checkpoint("nvidia.com/gpu"), "with units or argus a kubelet that has forgotten"),
         ("", UNREADABLE, "no kubelet can read"),
         ("", '{"Data": ', "no kubelet can read"),
         ("", "", "no kubelet can read"),

@@ -216,11 +216,19 @@ def test_agent_has_the_rights_of_its_mode(
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}
 UNITS = {"memoryTotal": "4Gi"}
 # What pods may see of a directory where services of root have their sockets: jtop's runs what a client sends.
-OWN_IN_RUN = {"/var/run/cdi", "/var/run/koordlet"}
+OWN_IN_RUN = {"/var/run/cdi", "/var/run/koordlet", "/run/udev/data"}
+DEVICES = [
+    {"preset": "argus"},
+    {"name": "camera", "groups": [{"paths": [{"path": "/dev/video*", "udev": {"ID_MODEL_ID": "0825"}}]}]},
+]
 
 
 def test_no_pod_has_a_socket_of_a_service_of_roots() -> None:
-    koordinator_too = {"version": "v1", "sharing": {"units": UNITS | {"preset": "koordinator"}}}
+    koordinator_too = {
+        "version": "v1",
+        "sharing": {"units": UNITS | {"preset": "koordinator"}},
+        "devices": DEVICES,
+    }
     pods = [
         pod
         for variants in (
@@ -239,6 +247,28 @@ def test_no_pod_has_a_socket_of_a_service_of_roots() -> None:
     }
     assert {path for path in paths if path == "/" or "run" in path.split("/")} <= OWN_IN_RUN
     assert jtop.SOCKET.removesuffix("/relay.sock") in {path.lstrip("/") for path in paths}
+
+
+@pytest.mark.parametrize(
+    ("devices", "more"),
+    [
+        (DEVICES, {"/run/udev/data", "/proc/1/net/unix"}),
+        (DEVICES[:1], {"/proc/1/net/unix"}),
+        ([{"name": "camera", "groups": [{"paths": [{"path": "/dev/video0"}]}]}], set()),
+    ],
+)
+def test_devices_need_no_right_and_only_the_paths_that_they_name(devices: list[Data], more: set[str]) -> None:
+    without = rendered(config={"version": "v1"})[0]["spec"]["template"]["spec"]
+    spec = rendered(config={"version": "v1", "devices": devices})[0]["spec"]["template"]["spec"]
+    (before,), (container,) = without["containers"], spec["containers"]
+    mounts = [one for one in container["volumeMounts"] if one not in before["volumeMounts"]]
+    assert {one["mountPath"].removeprefix("/host") for one in mounts} == more
+    assert all(one["readOnly"] for one in mounts)
+    added = [one["hostPath"]["path"] for one in spec["volumes"] if one not in without["volumes"]]
+    assert set(added) == more
+    for key in ("volumeMounts", "volumes"):
+        before.pop(key, None), container.pop(key, None), without.pop(key, None), spec.pop(key, None)
+    assert spec == without
 
 
 @pytest.mark.parametrize("runtime", ["docker", "containerd"])

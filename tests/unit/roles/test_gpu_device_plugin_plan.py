@@ -232,7 +232,7 @@ def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
     assert answers.node_labels("", planned) == {share: None, **planned}
     # The board has no say in which DaemonSet runs there.
     printed = json.dumps({share: "units", plugin: "false"})
-    old = dict.fromkeys(answers.JTOP_LABELS)
+    old = dict.fromkeys([*answers.JTOP_LABELS, "jetson-k3s.github.io/devices"])
     assert answers.node_labels(printed, planned) == {**old, share: "units", **planned}
 
 

@@ -118,6 +118,33 @@ annotations:
 {{- end }}
 {{- end }}
 
+{{/*
+Mounts the host's paths that the devices in the settings need, read-only: udev's properties for `udev`, the names of
+listening sockets for the preset `argus`. Renders nothing.
+*/}}
+{{- define "tegra-device-plugin.addDevicePaths" }}
+{{- $pod := .pod }}
+{{- $found := dict }}
+{{- range .devices }}
+{{- if eq (toString .preset) "argus" }}
+{{- $_ := set $found "unix-sockets" (dict "path" "/proc/1/net/unix" "type" "File") }}
+{{- end }}
+{{- range .groups }}
+{{- range .paths }}
+{{- if .udev }}
+{{- $_ := set $found "udev" (dict "path" "/run/udev/data" "type" "Directory") }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- range $name, $host := $found }}
+{{- $container := first $pod.containers }}
+{{- $mount := dict "name" $name "mountPath" (printf "/host%s" $host.path) "readOnly" true }}
+{{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) }}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" $name "hostPath" $host)) }}
+{{- end }}
+{{- end }}
+
 {{/* Gives the node agent its mode and policy, with the rights that they need and no more. Renders nothing. */}}
 {{- define "tegra-device-plugin.chooseRights" }}
 {{- $pod := .pod }}
