@@ -42,7 +42,7 @@ class Case:
 
 
 # Its test runs all commands of the page, from top to bottom.
-BY_PAGE = {"docs/pods.md": "tests/acceptance/test_pods.py"}
+BY_PAGE = dict.fromkeys(("docs/pods.md", "docs/devices.md"), "tests/acceptance/test_pods.py")
 TRIED = yaml.safe_load(Path(__file__).with_name("cases.yml").read_text())
 ON_BOARDS = tuple(Case(one) if isinstance(one, str) else Case(**one) for one in TRIED["boards"])
 BY_TESTS = tuple(Case(one, test=test) for test, commands in TRIED["tests"].items() for one in commands)
