@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 LAB = "pods"
 PODS, DEVICES = (markdown.read(CHECKOUT / "docs" / name) for name in ("pods.md", "devices.md"))
 OWN_IMAGE = "registry.example.com/cuda-app:1.0"
-# Nodes of other devices: no container may use them that does not request them, and whoever opens them does nothing.
+# Nodes of other devices, which no container may use unless it gets them. To open them changes nothing.
 FUSE, TUN, NULL = "c 10 229", "c 10 200", "c 1 3"
 BY_PATH = "/dev/v4l/by-path/platform-3610000.usb-usb-0:2.%d:1.0-video-index0"
 CAMERAS = {"front": ("/dev/video0", FUSE, BY_PATH % 1), "rear": ("/dev/video2", TUN, BY_PATH % 2)}
@@ -109,7 +109,7 @@ def places(board: Board, tmp_path_factory: pytest.TempPathFactory) -> dict[str, 
         text = re.sub(r"image: dustynv/.*", f"image: {plugin.reference()}", manifest.read_text())
         text = re.sub(r"command: .*torch.*", "command: [python3.11, -m, tegra_device_plugin, compute]", text)
         (directory / manifest.name).write_text(text)
-    shared = {"gpu_device_plugin_config": {}}
+    shared: dict[str, dict[str, Any]] = {"gpu_device_plugin_config": {}}
     for page in (DEVICES, PODS):
         shared["gpu_device_plugin_config"] |= settings(page)["gpu_device_plugin_config"]
         (directory / Path(page.name).name).with_suffix(".yml").write_text(yaml.safe_dump(shared))
@@ -164,11 +164,11 @@ def test_camera_that_is_only_mounted_is_not_permitted(board: Board) -> None:
 
 def test_camera_that_is_unplugged_is_not_allocatable_and_comes_back_with_another_number(board: Board) -> None:
     cluster = Cluster([board])
-    path = "{.items[0].status['capacity','allocatable']['jetson-k3s\\.github\\.io/camera-front']}"
+    name = "jetson-k3s.github.io/camera-front"
 
     def counts(capacity: int, allocatable: int) -> bool:
-        found = cluster.kubectl("get", "nodes", f"--output=jsonpath={path}")
-        return found.split() == [str(capacity), str(allocatable)]
+        (status,) = (node["status"] for node in cluster.nodes())
+        return (status["capacity"][name], status["allocatable"][name]) == (str(capacity), str(allocatable))
 
     wait_until(lambda: counts(1, 1), "both cameras are there", 60)
     unplug(board, "front")

@@ -171,7 +171,9 @@ def names_in_the_cluster(root: Path) -> set[str]:
             if path.suffix in (".py", ".yml", ".yaml", ".j2", ".json", ".tpl"):
                 found |= {"/".join(match).rstrip(".") for match in NAME.findall(path.read_text())}
     boards.build(boards.load()["orinnano-jp6"], root)
-    found |= node_labels(detect(root), power_mode="15W", memory_unit="256Mi", gpu_share="weighted").keys()
+    found |= node_labels(
+        detect(root), power_mode="15W", memory_unit="256Mi", gpu_share="weighted", devices="camera"
+    ).keys()
     return {name for name in found if not name.endswith(("-", ".schema.json"))} - NOT_SERVED.keys()
 
 

@@ -92,16 +92,27 @@ class DeviceResource(NamedTuple):
 ARGUS_SOCKET = "/tmp/argus_socket"  # noqa: S108 - where nvargus-daemon listens
 
 
+class Preset(NamedTuple):
+    resource: str
+    matches: tuple[Match, ...]
+
+
 def _engines(*paths: str) -> tuple[Match, ...]:
     return tuple(Match(path, optional=True) for path in paths)
 
 
-# By name, which is also that of the resource. The engines' nodes are those of L4T R32 to R36.
-PRESETS: dict[str, tuple[Match, ...]] = {
-    "argus": (Match(ARGUS_SOCKET, kind="Socket"),),
-    "dla": _engines("/dev/nvhost-ctrl-nvdla0", "/dev/nvhost-ctrl-nvdla1"),
-    "encoder": _engines("/dev/nvhost-msenc", "/dev/nvhost-nvenc1", "/dev/v4l2-nvenc"),
-    "decoder": _engines("/dev/nvhost-nvdec", "/dev/nvhost-nvdec1", "/dev/v4l2-nvdec"),
+# The engines' nodes are those of L4T R32 to R36.
+PRESETS = {
+    "argus": Preset("jetson-k3s.github.io/argus", (Match(ARGUS_SOCKET, kind="Socket"),)),
+    "dla": Preset("jetson-k3s.github.io/dla", _engines("/dev/nvhost-ctrl-nvdla0", "/dev/nvhost-ctrl-nvdla1")),
+    "encoder": Preset(
+        "jetson-k3s.github.io/encoder",
+        _engines("/dev/nvhost-msenc", "/dev/nvhost-nvenc1", "/dev/v4l2-nvenc"),
+    ),
+    "decoder": Preset(
+        "jetson-k3s.github.io/decoder",
+        _engines("/dev/nvhost-nvdec", "/dev/nvhost-nvdec1", "/dev/v4l2-nvdec"),
+    ),
 }
 
 
@@ -120,8 +131,8 @@ def read_devices(sections: list[Section], taken: Collection[str]) -> tuple[Devic
         name = section.text("name", _name(names), required="preset" not in section)
         if preset:
             count = section.integer("count", 1, MAX_COUNT)
-            groups = tuple(Group((match,), count or 1) for match in PRESETS[preset])
-            name = name or section.check("preset", preset, _name(names))
+            groups = tuple(Group((match,), count or 1) for match in PRESETS[preset].matches)
+            name = name or section.check("preset", PRESETS[preset].resource, _name(names))
         else:
             groups = tuple(filter(None, map(_group, section.sections("groups", required=True))))
         section.finish()
@@ -135,10 +146,9 @@ def describe(resource: DeviceResource) -> str:
     """Give a line for each resource, for `config check`."""
     groups = []
     for group in resource.groups:
-        paths = " with ".join(_described(match) for match in group.matches)
-        groups.append(
-            f"{paths}, {'exclusive' if group.containers == 1 else f'for {group.containers} containers'}"
-        )
+        paths = " with ".join(map(_described, group.matches))
+        sharing = "exclusive" if group.containers == 1 else f"for {group.containers} containers at a time"
+        groups.append(f"{paths}, {sharing}")
     return f"{resource.name}: {'; '.join(groups)}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+from tegra_device_plugin.cli import main
 from tegra_device_plugin.config.devices import DeviceResource
 from tegra_device_plugin.config.file import read_file
 from tegra_device_plugin.config.options import ConfigError
@@ -444,3 +445,53 @@ def test_one_unhealthy_device_leaves_the_others(tmp_path: Path, host: Host) -> N
     one.check(["video0"])
     with pytest.raises(RejectedRequestError, match="camera: unhealthy: unplugged: there is no /dev/video1"):
         one.check(["video0", "video1"])
+
+
+# --- the commands
+
+
+def test_command_devices_prints_what_a_board_has(
+    tmp_path: Path, host: Host, capsys: pytest.CaptureFixture[str]
+) -> None:
+    front = "groups: [{count: 2, paths: [{path: /dev/video0, mountPath: /dev/front}]}]"
+    rear = "groups: [{paths: [{path: /dev/video1}]}]"
+    read(tmp_path, f"devices: [{{name: front, {front}}}, {{name: rear, {rear}}}, {{preset: dla}}]")
+    options = ["devices", f"--host-root={host.root}", f"--config={tmp_path}/config.yaml"]
+    host.node("/dev/video0")
+    assert main(options) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "jetson-k3s.github.io/front: video0: ok: /dev/video0 as /dev/front, for 2 containers at a time",
+        "jetson-k3s.github.io/rear: video1: unplugged: there is no /dev/video1",
+        "jetson-k3s.github.io/dla: no device on this board",
+    ]
+    host.node("/dev/video1")
+    assert main(options) == 0
+    assert main(["devices", f"--host-root={host.root}"]) == 2
+    assert "--config: a configuration with `devices` is needed" in capsys.readouterr().err
+
+
+def test_config_check_prints_the_meaning_of_devices(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    udev = "groups: [{count: 3, paths: [{path: '/dev/video*', udev: {ID_MODEL_ID: '0825'}}]}]"
+    read(tmp_path, f"devices: [{{name: camera, {udev}}}, {{preset: argus}}]")
+    assert main(["config", "check", f"{tmp_path}/config.yaml"]) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"{CAMERA}: /dev/video* ID_MODEL_ID=0825, for 3 containers at a time",
+        "jetson-k3s.github.io/argus: /tmp/argus_socket, exclusive",
+    ]
+
+
+def test_labels_name_the_resources_that_the_board_has(
+    tmp_path: Path, orin: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    group = "groups: [{paths: [{path: /dev/video%s}]}]"
+    read(tmp_path, f"devices: [{{name: b, {group % 0}}}, {{name: a, {group % 1}}}, {{name: c, {group % 2}}}]")
+    options = ["labels", f"--host-root={orin}", f"--config={tmp_path}/config.yaml"]
+    for number in range(2):
+        (orin / f"dev/video{number}").touch()
+    assert main(options) == 0
+    assert "jetson-k3s.github.io/devices=a_b" in capsys.readouterr().out.splitlines()
+    (orin / "dev/video2").symlink_to("../etc/nv_tegra_release")
+    assert main(options) == 2
+    assert "c: no container gets /dev/video2: it leads to /etc/nv_tegra_release" in capsys.readouterr().err
