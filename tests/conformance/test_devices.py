@@ -193,7 +193,8 @@ async def test_devices_come_and_go_with_the_configuration(
         await plugin.until_logged("no container gets /dev/sda: a disk")
         await plugin.until_logged("the old configuration stays in force")
         shown = await asyncio.to_thread(page, address)
-        assert f'tegra_device_plugin_devices{{resource="{ARM}",health="healthy",reason="ok"}} 3' in shown
+        labels = f'resource="{ARM}",health="healthy",reason="ok"'
+        assert f"tegra_device_plugin_other_devices{{{labels}}} 3" in shown
         save(config, "version: v1\n")
         await kubelet.until(lambda: kubelet.allocatable() == 1, "only the GPU")
 

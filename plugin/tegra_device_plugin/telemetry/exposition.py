@@ -23,6 +23,7 @@ HELP = {
     "vGPU_device_memory_usage_in_bytes": "GPU memory charged to the container, by its ledger.",
     "tegra_device_plugin_streams": "ListAndWatch streams that are open.",
     "tegra_device_plugin_devices": "Devices advertised, by health and its reason.",
+    "tegra_device_plugin_other_devices": "Devices advertised beside the GPU, such as cameras.",
     "tegra_memory_bytes": "Memory that CPU and GPU share.",
     "tegra_device_plugin_info": "The plugin's version and the board, always 1.",
     "tegra_gpu_load_ratio": "Load of the GPU, 0 to 1.",

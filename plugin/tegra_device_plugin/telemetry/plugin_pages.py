@@ -82,10 +82,13 @@ class Pages(StatusPages):
     def _plugin_metrics(self) -> Iterable[Metric]:
         yield from _counters(self._counted)
         yield gauge("tegra_device_plugin_streams", self._registrars.streams)
-        yield gauges(
-            "tegra_device_plugin_devices",
-            (sample for one in self._advertised.resources.values() for sample in _devices(one)),
-        )
+        resources = self._advertised.resources.values()
+        # Of their own, as queries of the first mean the GPU.
+        for name, others in (("devices", False), ("other_devices", True)):
+            yield gauges(
+                f"tegra_device_plugin_{name}",
+                (sample for one in resources if (one.own is not None) is others for sample in _devices(one)),
+            )
         yield from self._gpu_metrics()
         if detection := self._board.detection:
             board, gpu = detection.board, detection.gpu
