@@ -208,3 +208,41 @@ async def test_a_board_without_a_gpu_has_its_devices(
     async with start(f"--config={config}"):
         await kubelet.until(lambda: kubelet.allocatable() == 4, "devices without a GPU")
         assert GPU not in kubelet.devices
+
+
+@pytest.mark.parametrize("generation", ["1.26"])
+async def test_an_engine_is_advertised_when_the_board_has_it(
+    kubelet: FakeKubelet, start: Start, board: Path, config: Path
+) -> None:
+    save(config, "devices: [{preset: encoder, count: 2}]")
+    encoder = "jetson-k3s.github.io/encoder"
+    async with start(f"--config={config}"):
+        await kubelet.until(lambda: encoder in kubelet.devices and GPU in kubelet.devices, "both resources")
+        assert kubelet.devices[encoder] == {}
+        plug(board, "/dev/v4l2-nvenc")
+        await kubelet.until(lambda: kubelet.allocatable(encoder) == 2, "two shares of the encoder", SECONDS)
+
+
+@pytest.mark.parametrize("generation", ["1.20"])
+async def test_a_container_with_the_socket_of_argus_starts_only_while_its_daemon_listens(
+    kubelet: FakeKubelet, start: Start, board: Path, config: Path
+) -> None:
+    """A container engine makes a directory in the place of a socket that is missing."""
+    sockets = board / "proc/1/net/unix"
+    sockets.parent.mkdir(parents=True)
+    heading = "Num RefCount Protocol Flags Type St Inode Path\n"
+    save(sockets, f"{heading}0: 00000002 00000000 00010000 0001 01 17055 /tmp/argus_socket\n")
+    save(config, "devices: [{preset: argus}]")
+    argus = "jetson-k3s.github.io/argus"
+    async with start(f"--config={config}"):
+        await kubelet.until(lambda: kubelet.allocatable(argus) == 1, "argus")
+        (id_,) = kubelet.devices[argus]
+        (answer,) = (await kubelet.allocate([id_], resource=argus)).container_responses
+        assert [(one.host_path, one.container_path) for one in answer.mounts] == [
+            ("/tmp/argus_socket", "/tmp/argus_socket")
+        ]
+        await kubelet.start_container(argus, [id_])
+        save(sockets, heading)
+        await kubelet.until(lambda: kubelet.allocatable(argus) == 0, "end of the daemon", SECONDS)
+        reason = await refusal(kubelet.start_container(argus, [id_]))
+        assert reason == f"{argus}: unhealthy: unplugged: there is no /tmp/argus_socket"

@@ -3,6 +3,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -495,3 +497,26 @@ def test_labels_name_the_resources_that_the_board_has(
     (orin / "dev/video2").symlink_to("../etc/nv_tegra_release")
     assert main(options) == 2
     assert "c: no container gets /dev/video2: it leads to /etc/nv_tegra_release" in capsys.readouterr().err
+
+
+IMPORTED = """
+import sys
+from pathlib import Path
+from tegra_device_plugin.config.settings import load_plugin
+from tegra_device_plugin.kubelet.endpoint import AdvertisedResources
+from tegra_device_plugin.plugin import _device_watch
+
+_device_watch(load_plugin(Path(sys.argv[1]), {}, {}), AdvertisedResources("devices"))
+names = {name.rpartition(".")[2] for name in sys.modules if name.startswith("tegra_device_plugin.")}
+print(*names & {"devices", "device_nodes", "devicewatch"})
+"""
+
+
+@pytest.mark.parametrize(("text", "modules"), [("", 0), ("devices: [{preset: dla}]", 3)])
+def test_run_imports_nothing_for_devices_unless_they_are_configured(
+    tmp_path: Path, text: str, modules: int
+) -> None:
+    read(tmp_path, text)
+    command = [sys.executable, "-c", IMPORTED, str(tmp_path / "config.yaml")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert len(done.stdout.split()) == modules

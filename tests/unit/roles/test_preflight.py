@@ -114,6 +114,7 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({**DRA, "nvidia_runtime__version": "1.7.0", "jetpack": "4.6.1"}, "dra-toolkit"),
     ({**STRICT, **DRA, "gpu_device_plugin_config": UNITS}, "dra-units"),
     ({**DRA, "gpu_device_plugin_config": {"sharing": {"timeSlicing": {"replicas": 4}}}}, "dra-time-slicing"),
+    ({**DRA, "gpu_device_plugin_config": {"devices": [{"preset": "dla"}]}}, "dra-devices"),
     ({"gpu_device_plugin_config": CAPACITY}, "dra-settings"),
     ({**GATED, **GATES}, "dra-capacity-kubelet"),
     ({**GATED, **GATES, **KUBELET_GATE, "k3s__feature_gates__kube-apiserver": []}, "dra-capacity-apiserver"),
