@@ -92,7 +92,7 @@ async def test_a_camera_that_is_unplugged_is_unhealthy_and_comes_back_under_its_
         await until_cameras(kubelet, 2)
         assert set(kubelet.devices[CAMERA]) == names
         assert len(kubelet.requests) == 3  # no resource was registered again
-        assert "v4l.by-path.front-video-index0 is unplugged: there is no" in plugin.log.read_text()
+        assert "front-video-index0 is unplugged: there is no" in plugin.log.read_text()
         assert kubelet.allocatable(GPU) == 1
 
 
@@ -120,7 +120,7 @@ async def test_a_container_gets_the_nodes_of_its_devices_and_no_others(
 ) -> None:
     async with start(f"--config={config}"):
         await until_all(kubelet)
-        front = "v4l.by-path.front-video-index0"
+        front = "front-video-index0"
         (answer,) = (await kubelet.allocate([front], resource=CAMERA)).container_responses
         # The link: a container that starts again gets the node of that time.
         assert [(one.host_path, one.container_path, one.permissions) for one in answer.devices] == [

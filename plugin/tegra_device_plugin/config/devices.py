@@ -32,6 +32,7 @@ _OF_THE_GPU = f"{DOMAIN}/gpu"
 _MAGIC = re.compile(r"[*?[]")
 _PROPERTY = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
+_GPU = "the GPU, which has a resource of its own"
 # Nodes that give the machine away, by their names without /dev/. sharing/device_nodes.py has those by number.
 _REFUSED = (
     *(("sd[a-z]*", "a disk"), ("vd[a-z]*", "a disk"), ("mmcblk*", "a disk"), ("nvme*", "a disk")),
@@ -43,13 +44,14 @@ _REFUSED = (
     *(("mem", "all memory"), ("kmem", "all memory"), ("port", "all I/O ports"), ("oldmem", "all memory")),
     *(("kmsg", "the kernel's log"), ("snapshot", "all memory"), ("nvram", "the firmware's settings")),
     *(("console", "the console"), ("tty", "the console"), ("tty[0-9]*", "the console")),
+    *(("nvmap", _GPU), ("nvhost-gpu", _GPU), ("nvhost-*-gpu", _GPU), ("nvgpu/*", _GPU), ("nvidia*", _GPU)),
     *(("shm/*", "a file"), ("mqueue/*", "a file")),
     *(("ptmx", "terminals"), ("pts/*", "terminals"), ("vcs*", "the console")),
 )
 # A node for each of these. A pattern that matches one of them is rejected wherever the file is read.
 _WELL_KNOWN = (
     *("sda", "mmcblk0", "nvme0", "nvme0n1", "loop0", "dm-0", "sg0", "mtd0", "mem", "kmsg", "console", "tty"),
-    *("tty0", "ptmx", "disk/by-id", "mapper/control"),
+    *("tty0", "ptmx", "disk/by-id", "mapper/control", "nvhost-gpu", "nvmap", "nvidia0"),
 )
 
 

@@ -9,6 +9,7 @@ a container that starts again gets the present node.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,9 +33,10 @@ UDEV_DATA = "/run/udev/data"
 # Unix sockets of the host's network namespace, which is that of its process 1.
 SOCKETS = "/proc/1/net/unix"
 _LINK_DIRECTORIES = ("by-path", "by-id")  # by-path first: cameras of one model may share their link in by-id
+_LINK = re.compile(r"^/dev/.*/by-(path|id)/")
 _CONSOLES = "/sys/class/tty/console/active"
 _LISTENS = 0x10000  # linux/net.h, __SO_ACCEPTCON, in the column of flags
-_MAX_ID = 55  # characters: with the number of a share not more than 63
+_MAX_ID = 58  # characters: with the number of a share not more than 63
 MAX_REMEMBERED = 64
 """Unplugged devices of a resource that stay in the node's capacity."""
 
@@ -49,6 +51,8 @@ _REFUSED_NUMBERS = (
     *((major, None, "terminals") for major in range(136, 144)),
     (10, (144, 231, 234, 236, 237), "disks or memory"),
 )
+_USB = 189
+_MASS_STORAGE = "08"  # linux/usb/ch9.h, USB_CLASS_MASS_STORAGE
 
 
 class Device(NamedTuple):
@@ -122,22 +126,36 @@ class _Board:
 
     def refusal(self, node: str, status: os.stat_result) -> str | None:
         """Give the reason why no container gets this node; None: it may."""
+        return next(self._refusals(node, status), None)
+
+    def _refusals(self, node: str, status: os.stat_result) -> Iterator[str]:
         if not node.startswith(DEVICES):
-            return "not below /dev"
+            yield "not below /dev"
         if stat.S_ISBLK(status.st_mode):
-            return "a block device"
+            yield "a block device"
         if not (stat.S_ISCHR(status.st_mode) or stat.S_ISREG(status.st_mode)):  # simulated boards have files
-            return "not a device node"
+            yield "not a device node"
         if why := refused_name(node):
-            return why
+            yield why
         if stat.S_ISCHR(status.st_mode):
             major, minor = os.major(status.st_rdev), os.minor(status.st_rdev)
             for refused, minors, why in _REFUSED_NUMBERS:
                 if major == refused and (minors is None or minor in minors):
-                    return why
+                    yield why
+            if major == _USB and self._is_usb_disk(major, minor):
+                yield "a USB disk"
+        if node.removeprefix(DEVICES) in self.consoles:
+            yield "the console"
+
+    @property
+    def consoles(self) -> frozenset[str]:
         if self._consoles is None:
             self._consoles = frozenset((self.host.text(_CONSOLES) or "").split())
-        return "the console" if node.removeprefix(DEVICES) in self._consoles else None
+        return self._consoles
+
+    def _is_usb_disk(self, major: int, minor: int) -> bool:
+        classes = self.host.glob(f"/sys/dev/char/{major}:{minor}/*/bInterfaceClass")
+        return any(self.host.text(one) == _MASS_STORAGE for one in classes)
 
 
 def find(host: HostTree, resources: Iterable[DeviceResource]) -> Found:
@@ -302,8 +320,8 @@ def _shares(device: Device) -> tuple[str, ...]:
 
 
 def _id(path: str) -> str:
-    """Give a device's id: its path below /dev or among the interfaces, with dots."""
-    name = path.removeprefix(DEVICES).removeprefix(INTERFACES).strip("/").replace("/", ".")
+    """Give a device's id: the name of udev's link, or the path below /dev with dots."""
+    name = _LINK.sub("", path).removeprefix(DEVICES).removeprefix(INTERFACES).strip("/").replace("/", ".")
     if len(name) <= _MAX_ID:
         return name
     return f"{name[: _MAX_ID - 9]}-{zlib.crc32(name.encode()):08x}"

@@ -162,6 +162,9 @@ def test_a_name_of_the_owner_is_accepted_and_only_once(tmp_path: Path) -> None:
         ("/dev/mmcblk0p1", "a disk"),
         ("/dev/nvme0", "a disk"),
         ("/dev/disk/by-id/x", "disks"),
+        ("/dev/nvhost-as-gpu", "the GPU, which has a resource of its own"),
+        ("/dev/nvgpu/igpu0/power", "the GPU, which has a resource of its own"),
+        ("/dev/nvhost-*", "the pattern also matches /dev/nvhost-gpu, the GPU"),
         ("/dev/tty0", "the console"),
         ("/dev/*", "the pattern also matches /dev/sda, a disk: use a narrower pattern"),
         ("/dev/mmc*", "the pattern also matches /dev/mmcblk0, a disk"),
@@ -227,15 +230,23 @@ def test_the_dra_driver_does_not_serve_devices(tmp_path: Path) -> None:
 
 def test_a_fixed_path_is_unplugged_until_it_is_there(tmp_path: Path, host: Host) -> None:
     configured = read(tmp_path, camera(BY_PATH))
-    id_ = "v4l.by-path.platform-3610000.usb-usb-0:2.1:1.0-video-index0"[:55]
     found = find(host, configured)
     (device,) = found.devices[CAMERA]
     assert (device.health.reason, device.health.detail) == ("unplugged", f"there is no {BY_PATH}")
     host.node("/dev/video0", BY_PATH)
     (plugged,) = find(host, configured).devices[CAMERA]
     assert plugged.id == device.id
-    assert len(device.id) <= 55, id_
+    assert device.id == "platform-3610000.usb-usb-0:2.1:1.0-video-index0"
     assert plugged.nodes == (DeviceNode(BY_PATH, BY_PATH),)
+
+
+def test_a_long_name_becomes_an_id_of_63_characters_at_most(tmp_path: Path, host: Host) -> None:
+    for number in range(2):
+        host.node(f"/dev/serial/by-id/usb-{'x' * 60}-{number}")
+    configured = read(tmp_path, camera("/dev/serial/by-id/*", ", count: 128"))
+    ids = resource(find(host, configured), configured).ids
+    assert len(set(ids)) == 256
+    assert max(map(len, ids)) <= 63
 
 
 def test_a_replugged_device_keeps_its_id_under_another_number(tmp_path: Path, host: Host) -> None:
@@ -325,6 +336,17 @@ def test_the_serial_console_is_refused(tmp_path: Path, host: Host) -> None:
     host.node("/dev/ttyTCU0", number=(241, 0))
     (text,) = find(host, read(tmp_path, camera("/dev/ttyTCU0"))).problems
     assert text.endswith("no container gets /dev/ttyTCU0: the console")
+
+
+def test_a_usb_disk_is_refused_and_another_usb_device_is_not(tmp_path: Path, host: Host) -> None:
+    configured = read(tmp_path, camera("/dev/bus/usb/001/*"))
+    host.node("/dev/bus/usb/001/002", number=(189, 1))
+    host.write("/sys/dev/char/189:1/1-1:1.0/bInterfaceClass", "ff\n")
+    assert healths(find(host, configured).devices) == {"bus.usb.001.002": "ok"}
+    host.node("/dev/bus/usb/001/003", number=(189, 2))
+    host.write("/sys/dev/char/189:2/1-2:1.0/bInterfaceClass", "08\n")
+    (text,) = find(host, configured).problems
+    assert text.endswith("no container gets /dev/bus/usb/001/003: a USB disk")
 
 
 def test_a_link_out_of_dev_is_refused(tmp_path: Path, host: Host) -> None:
