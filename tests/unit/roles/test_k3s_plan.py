@@ -129,6 +129,8 @@ def test_role_says_what_makes_the_board_a_node_of_its_cluster(
     ("device_plugin", "memory"),
     [
         (UNITS, "2Gi"),
+        ({"sharing": {"units": {"memoryTotal": "75%"}}}, "5859Mi"),
+        ({"sharing": {"dra": {"mode": "capacity", "memoryTotal": "100%"}}}, "7812Mi"),
         ({"sharing": {"dra": {"mode": "capacity", "memoryTotal": "4Gi"}}}, "4Gi"),
         ({"sharing": {"dra": {"mode": "replicas", "memoryTotal": "4Gi"}}}, ""),
         ({"sharing": {"dra": {"memoryTotal": "4Gi"}}}, ""),
@@ -141,11 +143,12 @@ def test_role_says_what_makes_the_board_a_node_of_its_cluster(
     ],
 )
 def test_gpu_memory_in_units_is_reserved(device_plugin: Any, memory: str) -> None:
-    assert configuring.reserved_memory(device_plugin) == memory
+    assert configuring.reserved_memory(device_plugin, 8_000_000 << 10) == memory
 
 
 LAN = [{"device": "eth0", "address": "10.0.0.2/24"}]
 JETSON: Data = {
+    "memory_bytes": 8 << 30,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "k3s": {
         "server": {"installed": False, "command": None},

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The configurations of the device plugin in an inventory: which there are, their names, and their boards.
+
+Each is a DaemonSet of its own. The boards' nodes have its name as the value of the API's label. The nodes of
+the default have the value `true`, which those of a cluster with one configuration always had.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, TypedDict
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_inventory
+
+AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
+# The label by which NVIDIA's chart chooses a node's configuration.
+NVIDIA_LABEL = "nvidia.com/device-plugin.config"
+DEFAULT = ""
+# The name of a DaemonSet ends with it, and a label has it as its value: DNS-1123, up to 63 characters.
+NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+DEFAULT_LABEL = "true"
+PERCENTAGE = re.compile(r"([1-9][0-9]?|100)%")
+# They read as if no plugin ran there.
+NOWHERE = ("false", "no")
+RESERVED = (DEFAULT_LABEL, *NOWHERE)
+# By API, the DaemonSet of its default configuration.
+DAEMONSETS = {"device-plugin": "tegra-device-plugin", "dra": "tegra-dra-driver"}
+# By field of Board, the settings that are a configuration's contents.
+CONTENTS = {
+    "api": "gpu_device_plugin_api",
+    "config": "gpu_device_plugin_config",
+    "strict": "nvidia_docker_strict",
+    "agent": "gpu_device_plugin_agent",
+}
+
+
+class Agent(TypedDict):
+    """The node agent's settings."""
+
+    enabled: bool
+    mode: str
+    qos_policy: str
+    host_pid: bool
+
+
+class Board(TypedDict):
+    """What the inventory says of a board: a name if it gives one, and the contents."""
+
+    host: str
+    name: str
+    label: str
+    """NVIDIA's label among the node's labels of the inventory."""
+    api: str
+    config: dict[str, Any]
+    strict: bool
+    agent: Agent
+    unread: list[str]
+    """Settings whose value is none that they can have."""
+
+
+class Configuration(TypedDict):
+    """One DaemonSet, and the boards that it serves."""
+
+    name: str
+    """'' for the default of its API."""
+    api: str
+    config: dict[str, Any]
+    strict: bool
+    agent: Agent
+    boards: list[str]
+
+
+def agent_of(given: Mapping[str, Any]) -> Agent:
+    """The node agent's settings, with their defaults."""
+    chosen = {**AGENT_DEFAULTS, **given}
+    return {
+        "enabled": boolean(chosen["enabled"]),
+        "mode": chosen["mode"],
+        "qos_policy": chosen["qosPolicy"],
+        "host_pid": boolean(chosen["hostPID"]),
+    }
+
+
+def boards_of(
+    table: Iterable[Mapping[str, Any]], groups: Mapping[str, list[str]], hostvars: Mapping[str, Any]
+) -> list[Board]:
+    """All boards of the inventory, also those that are not in the run.
+
+    `table` has, by field, the variable's name and the default of its role.
+    """
+    # In JSON's types: Ansible's own, with tags, are others.
+    table, found = json.loads(json.dumps(list(table))), []
+    for host in groups.get("k3s_cluster", []):
+        variables = hostvars[host]
+        said = {entry["field"]: preflight_inventory.read(entry, variables) for entry in table}
+        unread = [entry for entry in table if type(said[entry["field"]]) is not type(entry["default"])]
+        said |= {entry["field"]: entry["default"] for entry in unread}
+        board: Board = {
+            "host": host,
+            "name": said["name"],
+            "label": str(said["labels"].get(NVIDIA_LABEL) or ""),
+            "api": said["api"],
+            "config": said["config"],
+            "strict": said["strict"],
+            "agent": agent_of(said["agent"]),
+            "unread": [entry["name"] for entry in unread],
+        }
+        found.append(board)
+    return found
+
+
+def contents(board: Board) -> str:
+    """All that the DaemonSet is made from, in one form."""
+    parts: dict[str, Any] = {field: board[field] for field in CONTENTS}  # type: ignore[literal-required]
+    if not board["agent"]["enabled"]:
+        parts["agent"] = None
+    return json.dumps(parts, sort_keys=True)
+
+
+def sharing_of(config: Mapping[str, Any]) -> str:
+    """How the GPU is shared, in a word of a name."""
+    sharing = config.get("sharing") or {}
+    if "dra" in sharing:
+        return "claims"
+    return {"units": "units", "timeSlicing": "time-slicing"}.get(next(iter(sharing), ""), "exclusive")
+
+
+def derived_name(board: Board) -> str:
+    """The name of contents that the inventory does not name."""
+    digest = hashlib.sha256(contents(board).encode()).hexdigest()
+    return f"{sharing_of(board['config'])}-{digest[:8]}"
+
+
+def settings_hash(config: Mapping[str, Any]) -> str:
+    """What the DaemonSet's annotation has of these settings; '' without settings."""
+    return hashlib.sha256(json.dumps(config, indent=2).encode()).hexdigest() if config else ""
+
+
+def default_contents(unnamed: Iterable[Board], deployed: str | None) -> str:
+    """Which of the unnamed contents of one API keep the plain names: '' without any.
+
+    Those that the cluster has under them, by `deployed`, the settings' hash there. So a board that gets other
+    settings does not rename those of all others. Else those of most boards, then of the first board.
+    """
+    by_contents: dict[str, list[Board]] = {}
+    for board in unnamed:
+        by_contents.setdefault(contents(board), []).append(board)
+    there = {
+        one: boards
+        for one, boards in by_contents.items()
+        if deployed is not None and settings_hash(boards[0]["config"]) == deployed
+    }
+    return max(there or by_contents, key=lambda one: len(by_contents[one]), default="")
+
+
+def configurations(boards: Iterable[Board], deployed: Mapping[str, str] | None = None) -> list[Configuration]:
+    """The configurations of the boards, the defaults first.
+
+    `deployed` are DaemonSets of the cluster with the hash of their settings.
+    """
+    boards, deployed = list(boards), deployed or {}
+    unnamed = [board for board in boards if not (board["name"] or board["label"])]
+    defaults = {
+        default_contents((board for board in unnamed if board["api"] == api), deployed.get(daemonset))
+        for api, daemonset in DAEMONSETS.items()
+    }
+    found: dict[tuple[str, str], Configuration] = {}
+    for board in boards:
+        is_default = board in unnamed and contents(board) in defaults
+        name = DEFAULT if is_default else board["name"] or board["label"] or derived_name(board)
+        one = found.setdefault(
+            (board["api"], name),
+            {
+                "name": name,
+                "api": board["api"],
+                "config": board["config"],
+                "strict": board["strict"],
+                "agent": board["agent"],
+                "boards": [],
+            },
+        )
+        one["boards"].append(board["host"])
+    return sorted(found.values(), key=lambda one: (one["name"], one["api"]))
+
+
+def label_value(name: str) -> str:
+    """The value of the API's label on the nodes of a configuration."""
+    return name or DEFAULT_LABEL
+
+
+def name_of_label(value: str | None) -> str | None:
+    """The name of a node's configuration by its label's value; '' is the default, None that it has none."""
+    if not value or value in NOWHERE:
+        return None
+    return DEFAULT if value == DEFAULT_LABEL else value
+
+
+def wrong_percentage(config: Mapping[str, Any]) -> str:
+    """A memoryTotal that is no percentage of a board's memory, although it ends like one; '' without any.
+
+    K3s would reserve it before the plugin can refuse it.
+    """
+    sharing = config.get("sharing")
+    parts = sharing.values() if isinstance(sharing, dict) else ()
+    totals = [str(part.get("memoryTotal", "")) for part in parts if isinstance(part, dict)]
+    return next((one for one in totals if one.endswith("%") and not PERCENTAGE.fullmatch(one)), "")
+
+
+def findings(boards: Iterable[Board], groups: Mapping[str, list[str]]) -> list[dict[str, str]]:
+    """Names that cannot be those of a configuration, and a name with two contents."""
+    boards = list(boards)
+    hosts = [board["host"] for board in boards]
+    found = [
+        {
+            "id": "configuration-unreadable",
+            "found": f"{board['host']}: {', '.join(board['unread'])}: no value that the setting can have, or "
+            "a template that cannot be evaluated",
+            "expected": "settings of the device plugin that are known for each board of the inventory",
+            "fix": "Correct the value in the inventory. The name of an undefined variable may be in it.",
+        }
+        for board in boards
+        if board["unread"]
+    ]
+    found += [
+        {
+            "id": "configuration-memory-total",
+            "found": f"{board['host']}: memoryTotal in gpu_device_plugin_config is {wrong!r}",
+            "expected": "1% to 100% of the board's memory, without a fraction, or a quantity such as 4Gi",
+            "fix": "Correct memoryTotal. For example, 75% is three quarters of each board's memory.",
+        }
+        for board in boards
+        if (wrong := wrong_percentage(board["config"]))
+    ]
+    named = [board for board in boards if board["name"] or board["label"]]
+    for board in named:
+        name = board["name"] or board["label"]
+        setting = "gpu_device_plugin_config_name" if board["name"] else f"{NVIDIA_LABEL} in k3s_node_labels"
+        if board["name"] and board["label"] not in ("", board["name"]):
+            found.append(
+                {
+                    "id": "configuration-two-names",
+                    "found": f"{board['host']}: gpu_device_plugin_config_name is {board['name']}, and "
+                    f"{NVIDIA_LABEL} in k3s_node_labels is {board['label']}",
+                    "expected": "one name of the board's configuration",
+                    "fix": "Leave one of the two out of the inventory.",
+                }
+            )
+        if not NAME.fullmatch(name) or name in RESERVED:
+            found.append(
+                {
+                    "id": "configuration-name",
+                    "found": f"{board['host']}: {setting} is {name!r}",
+                    "expected": "up to 63 small letters, digits and dashes, no dash at its ends, "
+                    f"and not {', '.join(RESERVED)}: a label's value and a part of a DaemonSet's name",
+                    "fix": "Choose another name, such as `units`.",
+                }
+            )
+    for name in sorted({board["name"] or board["label"] for board in named}):
+        by_contents: dict[str, list[Board]] = {}
+        for board in named:
+            if name == (board["name"] or board["label"]):
+                by_contents.setdefault(contents(board), []).append(board)
+        if len(by_contents) > 1:
+            first = [parts[0] for parts in by_contents.values()]
+            differ = [
+                setting
+                for field, setting in CONTENTS.items()
+                if any(one[field] != first[0][field] for one in first)  # type: ignore[literal-required]
+            ]
+            places = [
+                preflight_inventory.place([one["host"] for one in same], groups, hosts)
+                for same in by_contents.values()
+            ]
+            found.append(
+                {
+                    "id": "configuration-differs",
+                    "found": f"{len(places)} configurations have the name {name}: that of "
+                    f"{'; that of '.join(places)}. They differ in {', '.join(differ)}",
+                    "expected": "one configuration for each name",
+                    "fix": "Give one another gpu_device_plugin_config_name, or both the same settings.",
+                }
+            )
+    return found
+
+
+# Without secrets: the findings say which settings differ, and not their values.
+FILTERS = {
+    "gpu_device_plugin_boards": boards_of,
+    "gpu_device_plugin_findings": lambda table, groups, hostvars: preflight_inventory.completed(
+        findings(boards_of(table, groups, hostvars), groups)
+    ),
+}
