@@ -233,7 +233,7 @@ def remove_orphans(selector: str, node: str, timeout: int) -> None:
 
 
 def left(items: List[Data], before: Data, after: Data) -> List[Data]:
-    """The DaemonSets that run on a node with the labels of before, and not with those of after."""
+    """The DaemonSets that run on a node with the labels `before`, and not with the labels `after`."""
     return [one for one in serving(items, before) if not selects(one, after)]
 
 

@@ -58,8 +58,7 @@ class Settings(TypedDict):
 
     boards: list[configurations.Board]
     """Of the whole inventory, this one, too."""
-    deployed: dict[str, str]
-    """DaemonSets of the cluster, with the hash of their settings."""
+    deployed: configurations.Deployed
     api: str
     image: str
     config: dict[str, Any]
@@ -291,11 +290,6 @@ def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]], node: str)
     return not known or any(one["labels"].get(other) for one in there)
 
 
-def deployed(servers: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    """DaemonSets of the cluster with the hash of their settings, by the results of module k3s_nodes."""
-    return next((server["settings"] for server in servers if server.get("settings")), {})
-
-
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:
     """What the node offers when all is well, at least: an extended resource, or devices of the DRA driver."""
     return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
@@ -370,7 +364,6 @@ FILTERS = {
     "gpu_device_plugin_manifest": manifest,
     "gpu_device_plugin_may_use_other_api": may_use_other_api,
     "gpu_device_plugin_offers": offers,
-    "gpu_device_plugin_deployed": deployed,
     "gpu_device_plugin_builders": plugin_image.builders,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
     "gpu_device_plugin_wrong_archive": plugin_image.wrong_archive,

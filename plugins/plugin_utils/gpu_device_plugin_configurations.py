@@ -14,6 +14,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_manifests as manifests,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_inventory
 
 AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
@@ -72,6 +75,15 @@ class Configuration(TypedDict):
     strict: bool
     agent: Agent
     boards: list[str]
+
+
+class Deployed(TypedDict):
+    """What the cluster has."""
+
+    settings: dict[str, str]
+    """Its DaemonSets, with the hash of their settings."""
+    defaults: dict[str, list[str]]
+    """By API, the boards whose nodes have the default configuration."""
 
 
 def agent_of(given: Mapping[str, Any]) -> Agent:
@@ -140,32 +152,51 @@ def settings_hash(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(config, indent=2).encode()).hexdigest() if config else ""
 
 
-def default_contents(unnamed: Iterable[Board], deployed: str | None) -> str:
+def deployed(servers: Iterable[Mapping[str, Any]]) -> Deployed:
+    """What the cluster has, by the results of module k3s_nodes."""
+    servers = list(servers)
+    settings: dict[str, str] = next((one["settings"] for one in servers if one.get("settings")), {})
+    nodes = next((one["nodes"] for one in servers if one.get("nodes")), [])
+    defaults = {
+        api: [one["board"] for one in nodes if one["labels"].get(label) == DEFAULT_LABEL]
+        for api, label in manifests.API_LABELS.items()
+    }
+    return {"settings": settings, "defaults": defaults}
+
+
+def default_contents(unnamed: Iterable[Board], settings: str | None, boards: Iterable[str]) -> str:
     """Which of the unnamed contents of one API keep the plain names: '' without any.
 
-    Those that the cluster has under them, by `deployed`, the settings' hash there. So a board that gets other
-    settings does not rename those of all others. Else those of most boards, then of the first board.
+    Those that the cluster has under them, by `settings`, the hash there. Else those of most of `boards`, the
+    default's now, then of most of all. So other settings for a board do not rename those of others.
     """
     by_contents: dict[str, list[Board]] = {}
     for board in unnamed:
         by_contents.setdefault(contents(board), []).append(board)
     there = {
-        one: boards
-        for one, boards in by_contents.items()
-        if deployed is not None and settings_hash(boards[0]["config"]) == deployed
+        one: those
+        for one, those in by_contents.items()
+        if settings is not None and settings_hash(those[0]["config"]) == settings
     }
-    return max(there or by_contents, key=lambda one: len(by_contents[one]), default="")
+    now = set(boards)
+
+    def weight(one: str) -> tuple[int, int]:
+        hosts = [board["host"] for board in by_contents[one]]
+        return len(now.intersection(hosts)), len(hosts)
+
+    return max(there or by_contents, key=weight, default="")
 
 
-def configurations(boards: Iterable[Board], deployed: Mapping[str, str] | None = None) -> list[Configuration]:
-    """The configurations of the boards, the defaults first.
-
-    `deployed` are DaemonSets of the cluster with the hash of their settings.
-    """
-    boards, deployed = list(boards), deployed or {}
+def configurations(boards: Iterable[Board], cluster: Deployed) -> list[Configuration]:
+    """The configurations of the boards, the defaults first."""
+    boards = list(boards)
     unnamed = [board for board in boards if not (board["name"] or board["label"])]
     defaults = {
-        default_contents((board for board in unnamed if board["api"] == api), deployed.get(daemonset))
+        default_contents(
+            (board for board in unnamed if board["api"] == api),
+            cluster["settings"].get(daemonset),
+            cluster["defaults"].get(api, []),
+        )
         for api, daemonset in DAEMONSETS.items()
     }
     found: dict[tuple[str, str], Configuration] = {}
@@ -290,6 +321,7 @@ def findings(boards: Iterable[Board], groups: Mapping[str, list[str]]) -> list[d
 # Without secrets: the findings say which settings differ, and not their values.
 FILTERS = {
     "gpu_device_plugin_boards": boards_of,
+    "gpu_device_plugin_deployed": deployed,
     "gpu_device_plugin_findings": lambda table, groups, hostvars: preflight_inventory.completed(
         findings(boards_of(table, groups, hostvars), groups)
     ),

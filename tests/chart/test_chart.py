@@ -52,6 +52,7 @@ DRA = {**CONTAINERD, "api": "dra"}
 OVERLAYS: dict[str, Values] = {
     "base": {},
     "containerd": CONTAINERD,
+    "configurations": {"configurations": {"slices": {"config": TIME_SLICING}, "units": {"config": UNITS}}},
     "time-slicing": {"config": TIME_SLICING},
     "units": {"config": UNITS},
     "agent": {**CONTAINERD, "agent": {"enabled": True}},
@@ -198,7 +199,7 @@ def deployed(choice: Choice) -> list[Object]:
     image = f"tegra-device-plugin:{version.current()}"
     if choice.api == "dra":
         files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
-        text = role["rendered_driver"](
+        return role["rendered_driver"](
             [(DEPLOY / "dra" / name).read_text() for name in files],
             image,
             "sha256:ab",
@@ -206,7 +207,6 @@ def deployed(choice: Choice) -> list[Object]:
             config=choice.config,
             metrics_on_host=choice.metrics_on_host,
         )
-        return list(yaml.safe_load_all(text))
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
@@ -214,7 +214,7 @@ def deployed(choice: Choice) -> list[Object]:
         mode, policy = choice.agent
         agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
         agent["host_pid"] = choice.host_pid
-    text = role["rendered"](
+    return role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,
         "sha256:ab",
@@ -224,7 +224,6 @@ def deployed(choice: Choice) -> list[Object]:
         agent=agent,
         metrics_on_host=choice.metrics_on_host,
     )
-    return list(yaml.safe_load_all(text))
 
 
 def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, str], Object]:

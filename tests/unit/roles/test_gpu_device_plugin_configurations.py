@@ -39,9 +39,21 @@ def boards(**variables: Data) -> list[planning.Board]:
     return planning.boards_of(TABLES["preflight"], GROUPS, hostvars)
 
 
-def named(deployed: dict[str, str] | None = None, **variables: Data) -> dict[str, list[str]]:
+def cluster(settings: str | None, *defaults: str) -> planning.Deployed:
+    """A cluster whose default configuration has settings with this hash, and nodes of these boards."""
+    label = "jetson-k3s.github.io/device-plugin"
+    nodes = [{"board": board, "labels": {label: "true"}} for board in defaults]
+    nodes += [{"board": "c", "labels": {label: "units"}}, {"board": "", "labels": {}}]
+    daemonsets = {} if settings is None else {PLUGIN: settings}
+    return planning.deployed([{"unreachable": True}, {"settings": daemonsets, "nodes": nodes}])
+
+
+NEW = planning.deployed([])
+
+
+def named(there: planning.Deployed = NEW, **variables: Data) -> dict[str, list[str]]:
     """The boards by the name of their configuration."""
-    return {one["name"]: one["boards"] for one in planning.configurations(boards(**variables), deployed)}
+    return {one["name"]: one["boards"] for one in planning.configurations(boards(**variables), there)}
 
 
 def test_both_roles_read_the_same_settings_with_their_own_defaults() -> None:
@@ -86,15 +98,17 @@ def test_a_name_is_taken_from_the_inventory_and_from_nvidias_label() -> None:
 def test_default_is_what_the_cluster_has_so_that_other_boards_keep_theirs() -> None:
     two: Data = {"b": {CONFIG: SLICED}, "c": {CONFIG: SLICED}}
     assert named(**two)[""] == ["b", "c"]
-    assert named({PLUGIN: ""}, **two)[""] == ["a"]
-    assert named({PLUGIN: planning.settings_hash(SLICED)}, b={CONFIG: SLICED})[""] == ["b"]
-    # Something that no board has any more.
-    assert named({PLUGIN: planning.settings_hash(UNITS)}, **two)[""] == ["b", "c"]
+    assert named(cluster("", "a", "b", "c"), **two)[""] == ["a"]
+    sliced = planning.settings_hash(SLICED)
+    assert named(cluster(sliced, "a", "b", "c"), b={CONFIG: SLICED})[""] == ["b"]
+    # The default gets other settings, and those of more boards stay as they are.
+    assert named(cluster(planning.settings_hash(UNITS), "a"), **two)[""] == ["a"]
+    assert named(cluster(None), **two)[""] == ["b", "c"]
 
 
 def test_each_api_has_its_default() -> None:
     dra = {"gpu_device_plugin_api": "dra"}
-    found = planning.configurations(boards(b=dra, c=dra))
+    found = planning.configurations(boards(b=dra, c=dra), NEW)
     assert [(one["name"], one["api"], one["boards"]) for one in found] == [
         ("", "device-plugin", ["a"]),
         ("", "dra", ["b", "c"]),

@@ -40,7 +40,7 @@ JETSON: Data = {
 }
 SETTINGS: Data = {
     "boards": [],
-    "deployed": {},
+    "deployed": {"settings": {}, "defaults": {}},
     "api": "device-plugin",
     "image": "",
     "config": {},
