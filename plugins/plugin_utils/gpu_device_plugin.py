@@ -56,9 +56,6 @@ WITH_SETTINGS = (
 class Settings(TypedDict):
     """What the inventory says, and what other roles have found."""
 
-    boards: list[configurations.Board]
-    """Of the whole inventory, this one, too."""
-    deployed: configurations.Deployed
     api: str
     image: str
     config: dict[str, Any]
@@ -295,16 +292,24 @@ def offers(config: dict[str, Any], api: str) -> dict[str, int]:
     return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
 
 
-def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings, board: str) -> Plan:
+def plan(
+    jetson: Mapping[str, Any],
+    bundle: Mapping[str, Any],
+    settings: Settings,
+    board: str,
+    boards: Iterable[configurations.Board],
+    cluster: configurations.Deployed,
+) -> Plan:
     """What is deployed on a board.
 
-    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory.
+    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory,
+    `boards` those of the whole inventory, this one, too.
     """
     image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
     docker = jetson["docker"]
     in_docker = settings["container_runtime"] == "docker"
     jtop = has_jtop(jetson, settings)
-    found = configurations.configurations(settings["boards"], settings["deployed"])
+    found = configurations.configurations(boards, cluster)
     (own,) = (one for one in found if board in one["boards"])
     value = configurations.label_value(own["name"])
     return {

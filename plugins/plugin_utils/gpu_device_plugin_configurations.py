@@ -161,7 +161,7 @@ def deployed(servers: Iterable[Mapping[str, Any]]) -> Deployed:
         api: [one["board"] for one in nodes if one["labels"].get(label) == DEFAULT_LABEL]
         for api, label in manifests.API_LABELS.items()
     }
-    return {"settings": settings, "defaults": defaults}
+    return {"settings": dict(settings), "defaults": defaults}
 
 
 def default_contents(unnamed: Iterable[Board], settings: str | None, boards: Iterable[str]) -> str:

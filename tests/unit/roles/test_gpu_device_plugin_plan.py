@@ -39,8 +39,6 @@ JETSON: Data = {
     "docker": {"running": True, "images": {}, "contents": {}, "kept": {}},
 }
 SETTINGS: Data = {
-    "boards": [],
-    "deployed": {"settings": {}, "defaults": {}},
     "api": "device-plugin",
     "image": "",
     "config": {},
@@ -65,10 +63,17 @@ def board_of(host: str, **settings: Any) -> configurations.Board:
     return {"host": host, "name": "", "label": "", "unread": [], "agent": agent, **said}  # type: ignore[typeddict-item]
 
 
-def plan(jetson: Data | None = None, bundle: Data = BUNDLE, **settings: Any) -> planning.Plan:
+def plan(
+    jetson: Data | None = None,
+    bundle: Data = BUNDLE,
+    boards: list[configurations.Board] | None = None,
+    **settings: Any,
+) -> planning.Plan:
+    """What is deployed on jetson-1, which is alone unless other boards are given."""
     given: Any = SETTINGS | settings  # as from the inventory
-    given["boards"] = given["boards"] or [board_of("jetson-1", **given)]
-    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1")
+    boards = boards or [board_of("jetson-1", **given)]
+    new = configurations.deployed([])
+    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", boards, new)
 
 
 @pytest.mark.parametrize(
