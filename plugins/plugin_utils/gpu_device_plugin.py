@@ -297,19 +297,17 @@ def plan(
     bundle: Mapping[str, Any],
     settings: Settings,
     board: str,
-    boards: Iterable[configurations.Board],
-    cluster: configurations.Deployed,
+    found: list[configurations.Configuration],
 ) -> Plan:
     """What is deployed on a board.
 
     `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory,
-    `boards` those of the whole inventory, this one, too.
+    `found` the configurations of all boards there.
     """
     image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
     docker = jetson["docker"]
     in_docker = settings["container_runtime"] == "docker"
     jtop = has_jtop(jetson, settings)
-    found = configurations.configurations(boards, cluster)
     (own,) = (one for one in found if board in one["boards"])
     value = configurations.label_value(own["name"])
     return {

@@ -321,7 +321,7 @@ def findings(boards: Iterable[Board], groups: Mapping[str, list[str]]) -> list[d
 # Without secrets: the findings say which settings differ, and not their values.
 FILTERS = {
     "gpu_device_plugin_boards": boards_of,
-    "gpu_device_plugin_deployed": deployed,
+    "gpu_device_plugin_configurations": lambda boards, servers: configurations(boards, deployed(servers)),
     "gpu_device_plugin_findings": lambda table, groups, hostvars: preflight_inventory.completed(
         findings(boards_of(table, groups, hostvars), groups)
     ),

@@ -72,8 +72,8 @@ def plan(
     """What is deployed on jetson-1, which is alone unless other boards are given."""
     given: Any = SETTINGS | settings  # as from the inventory
     boards = boards or [board_of("jetson-1", **given)]
-    new = configurations.deployed([])
-    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", boards, new)
+    found = configurations.configurations(boards, configurations.deployed([]))
+    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", found)
 
 
 @pytest.mark.parametrize(
