@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
@@ -23,13 +22,10 @@ AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPoli
 # The label by which NVIDIA's chart chooses a node's configuration.
 NVIDIA_LABEL = "nvidia.com/device-plugin.config"
 DEFAULT = ""
-# The name of a DaemonSet ends with it, and a label has it as its value: DNS-1123, up to 63 characters.
-NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+# The value of a label on the nodes of the default.
 DEFAULT_LABEL = "true"
-PERCENTAGE = re.compile(r"([1-9][0-9]?|100)%")
 # They read as if no plugin ran there.
 NOWHERE = ("false", "no")
-RESERVED = (DEFAULT_LABEL, *NOWHERE)
 # By API, the DaemonSet of its default configuration.
 DAEMONSETS = {"device-plugin": "tegra-device-plugin", "dra": "tegra-dra-driver"}
 # By field of Board, the settings that are a configuration's contents.
@@ -230,99 +226,7 @@ def name_of_label(value: str | None) -> str | None:
     return DEFAULT if value == DEFAULT_LABEL else value
 
 
-def wrong_percentage(config: Mapping[str, Any]) -> str:
-    """A memoryTotal that is no percentage of a board's memory, although it ends like one; '' without any.
-
-    K3s would reserve it before the plugin can refuse it.
-    """
-    sharing = config.get("sharing")
-    parts = sharing.values() if isinstance(sharing, dict) else ()
-    totals = [str(part.get("memoryTotal", "")) for part in parts if isinstance(part, dict)]
-    return next((one for one in totals if one.endswith("%") and not PERCENTAGE.fullmatch(one)), "")
-
-
-def findings(boards: Iterable[Board], groups: Mapping[str, list[str]]) -> list[dict[str, str]]:
-    """Names that cannot be those of a configuration, and a name with two contents."""
-    boards = list(boards)
-    hosts = [board["host"] for board in boards]
-    found = [
-        {
-            "id": "configuration-unreadable",
-            "found": f"{board['host']}: {', '.join(board['unread'])}: no value that the setting can have, or "
-            "a template that cannot be evaluated",
-            "expected": "settings of the device plugin that are known for each board of the inventory",
-            "fix": "Correct the value in the inventory. The name of an undefined variable may be in it.",
-        }
-        for board in boards
-        if board["unread"]
-    ]
-    found += [
-        {
-            "id": "configuration-memory-total",
-            "found": f"{board['host']}: memoryTotal in gpu_device_plugin_config is {wrong!r}",
-            "expected": "1% to 100% of the board's memory, without a fraction, or a quantity such as 4Gi",
-            "fix": "Correct memoryTotal. For example, 75% is three quarters of each board's memory.",
-        }
-        for board in boards
-        if (wrong := wrong_percentage(board["config"]))
-    ]
-    named = [board for board in boards if board["name"] or board["label"]]
-    for board in named:
-        name = board["name"] or board["label"]
-        setting = "gpu_device_plugin_config_name" if board["name"] else f"{NVIDIA_LABEL} in k3s_node_labels"
-        if board["name"] and board["label"] not in ("", board["name"]):
-            found.append(
-                {
-                    "id": "configuration-two-names",
-                    "found": f"{board['host']}: gpu_device_plugin_config_name is {board['name']}, and "
-                    f"{NVIDIA_LABEL} in k3s_node_labels is {board['label']}",
-                    "expected": "one name of the board's configuration",
-                    "fix": "Leave one of the two out of the inventory.",
-                }
-            )
-        if not NAME.fullmatch(name) or name in RESERVED:
-            found.append(
-                {
-                    "id": "configuration-name",
-                    "found": f"{board['host']}: {setting} is {name!r}",
-                    "expected": "up to 63 small letters, digits and dashes, no dash at its ends, "
-                    f"and not {', '.join(RESERVED)}: a label's value and a part of a DaemonSet's name",
-                    "fix": "Choose another name, such as `units`.",
-                }
-            )
-    for name in sorted({board["name"] or board["label"] for board in named}):
-        by_contents: dict[str, list[Board]] = {}
-        for board in named:
-            if name == (board["name"] or board["label"]):
-                by_contents.setdefault(contents(board), []).append(board)
-        if len(by_contents) > 1:
-            first = [parts[0] for parts in by_contents.values()]
-            differ = [
-                setting
-                for field, setting in CONTENTS.items()
-                if any(one[field] != first[0][field] for one in first)  # type: ignore[literal-required]
-            ]
-            places = [
-                preflight_inventory.place([one["host"] for one in same], groups, hosts)
-                for same in by_contents.values()
-            ]
-            found.append(
-                {
-                    "id": "configuration-differs",
-                    "found": f"{len(places)} configurations have the name {name}: that of "
-                    f"{'; that of '.join(places)}. They differ in {', '.join(differ)}",
-                    "expected": "one configuration for each name",
-                    "fix": "Give one another gpu_device_plugin_config_name, or both the same settings.",
-                }
-            )
-    return found
-
-
-# Without secrets: the findings say which settings differ, and not their values.
 FILTERS = {
     "gpu_device_plugin_boards": boards_of,
     "gpu_device_plugin_configurations": lambda boards, servers: configurations(boards, deployed(servers)),
-    "gpu_device_plugin_findings": lambda table, groups, hostvars: preflight_inventory.completed(
-        findings(boards_of(table, groups, hostvars), groups)
-    ),
 }

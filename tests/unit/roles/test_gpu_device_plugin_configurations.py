@@ -16,6 +16,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    preflight_configurations as preflight,
+)
 
 from tests.unit.roles.places import ROLES, Data
 
@@ -82,7 +85,7 @@ def test_boards_with_other_settings_have_a_configuration_of_their_own() -> None:
     assert found.pop("") == ["a"]
     names = {name.rpartition("-")[0]: hosts for name, hosts in found.items()}
     assert names == {"units": ["b"], "time-slicing": ["c"]}
-    assert all(planning.NAME.fullmatch(name) for name in found)
+    assert all(preflight.NAME.fullmatch(name) for name in found)
     # The same in another order of keys, and the same name in each run.
     mixed: Data = {CONFIG: dict(reversed(UNITS.items()))}
     assert named(b=mixed, c={CONFIG: SLICED}).keys() == {"", *found}
@@ -170,14 +173,14 @@ def test_the_manifests_hash_is_the_one_that_is_compared() -> None:
     ],
 )
 def test_names_that_cannot_be_are_refused(variables: Any, id_: str, words: str) -> None:
-    (finding,) = planning.findings(boards(**variables), GROUPS)
+    (finding,) = preflight.findings(boards(**variables), GROUPS)
     assert finding["id"] == id_
     assert words in finding["found"]
 
 
 def test_good_names_are_none_of_these() -> None:
     same = {NAME: "units", CONFIG: UNITS}
-    assert planning.findings(boards(a=same, b=same, c={CONFIG: SLICED}), GROUPS) == []
+    assert preflight.findings(boards(a=same, b=same, c={CONFIG: SLICED}), GROUPS) == []
 
 
 def daemonset(name: str, value: str, *, labels: Data | None = None) -> Data:
