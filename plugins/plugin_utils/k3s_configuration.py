@@ -103,9 +103,7 @@ def node_address(facts: Mapping[str, Any], config: Mapping[str, Any], role: str)
     return {"node-ip": address, "flannel-iface": devices[address]}
 
 
-def configuration(
-    bundle: Mapping[str, Any], settings: Settings, board_bytes: int | None = None
-) -> dict[str, Any]:
+def configuration(bundle: Mapping[str, Any], settings: Settings, board_bytes: int | None) -> dict[str, Any]:
     """What the role itself says in K3s' configuration of a board, but for its address.
 
     `bundle` is what the module bundle_info has found, `board_bytes` the board's memory.

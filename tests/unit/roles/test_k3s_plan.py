@@ -122,7 +122,7 @@ def test_role_says_what_makes_the_board_a_node_of_its_cluster(
     bundle: Data, settings: Data, expected: Data
 ) -> None:
     wanted = expected | {"node-name": (CONFIG | settings)["node"]}
-    assert configuring.configuration(bundle, config(**settings)) == wanted
+    assert configuring.configuration(bundle, config(**settings), 8 << 30) == wanted
 
 
 @pytest.mark.parametrize(
