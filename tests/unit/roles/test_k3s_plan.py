@@ -160,6 +160,14 @@ JETSON: Data = {
     },
 }
 ROUTED: Data = JETSON | {"network": {"addresses": LAN, "routes": [], "towards_server": "10.0.0.2"}}
+
+
+def test_file_of_a_board_with_a_percentage_reserves_it_of_its_own_memory() -> None:
+    units = {"sharing": {"units": {"memoryTotal": "25%"}}}
+    text = planning.config(JETSON, BUNDLE, config(device_plugin=units))
+    assert yaml.safe_load(text)["kubelet-arg+"] == ["system-reserved=memory=2048Mi"]
+
+
 FILES: Data = {
     "paths": PATHS,
     "unit": "[Unit]\n",
