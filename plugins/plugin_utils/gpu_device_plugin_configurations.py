@@ -152,7 +152,7 @@ def deployed(servers: Iterable[Mapping[str, Any]]) -> Deployed:
     """What the cluster has, by the results of module k3s_nodes."""
     servers = list(servers)
     settings: dict[str, str] = next((one["settings"] for one in servers if one.get("settings")), {})
-    nodes = next((one["nodes"] for one in servers if one.get("nodes")), [])
+    nodes: list[Any] = next((one["nodes"] for one in servers if one.get("nodes")), [])
     defaults = {
         api: [one["board"] for one in nodes if one["labels"].get(label) == DEFAULT_LABEL]
         for api, label in manifests.API_LABELS.items()

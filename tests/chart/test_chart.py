@@ -202,7 +202,7 @@ def deployed(choice: Choice) -> list[Object]:
     image = f"tegra-device-plugin:{version.current()}"
     if choice.api == "dra":
         files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
-        return role["rendered_driver"](
+        documents: list[Object] = role["rendered_driver"](
             [(DEPLOY / "dra" / name).read_text() for name in files],
             image,
             "sha256:ab",
@@ -210,6 +210,7 @@ def deployed(choice: Choice) -> list[Object]:
             config=choice.config,
             metrics_on_host=choice.metrics_on_host,
         )
+        return documents
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
@@ -217,7 +218,7 @@ def deployed(choice: Choice) -> list[Object]:
         mode, policy = choice.agent
         agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
         agent["host_pid"] = choice.host_pid
-    return role["rendered"](
+    documents = role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,
         "sha256:ab",
@@ -227,6 +228,7 @@ def deployed(choice: Choice) -> list[Object]:
         agent=agent,
         metrics_on_host=choice.metrics_on_host,
     )
+    return documents
 
 
 def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, str], Object]:
