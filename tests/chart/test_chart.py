@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -198,11 +199,11 @@ def test_every_overlay_is_a_choice_of_the_chart() -> None:
 
 
 def deployed(choice: Choice) -> list[Object]:
-    role = runpy.run_path(str(ROLE))
+    role: dict[str, Callable[..., list[Object]]] = runpy.run_path(str(ROLE))
     image = f"tegra-device-plugin:{version.current()}"
     if choice.api == "dra":
         files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
-        documents: list[Object] = role["rendered_driver"](
+        return role["rendered_driver"](
             [(DEPLOY / "dra" / name).read_text() for name in files],
             image,
             "sha256:ab",
@@ -210,7 +211,6 @@ def deployed(choice: Choice) -> list[Object]:
             config=choice.config,
             metrics_on_host=choice.metrics_on_host,
         )
-        return documents
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
@@ -218,7 +218,7 @@ def deployed(choice: Choice) -> list[Object]:
         mode, policy = choice.agent
         agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
         agent["host_pid"] = choice.host_pid
-    documents = role["rendered"](
+    return role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,
         "sha256:ab",
@@ -228,7 +228,6 @@ def deployed(choice: Choice) -> list[Object]:
         agent=agent,
         metrics_on_host=choice.metrics_on_host,
     )
-    return documents
 
 
 def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, str], Object]:
