@@ -109,6 +109,12 @@ def listed(*argv: str) -> List[Data]:
     return found["items"] if found else []
 
 
+def selects(daemonset: Data, labels: Data) -> bool:
+    """Does the DaemonSet run on a node with these labels? Taints and affinities are not looked at."""
+    selector = daemonset["spec"]["template"]["spec"].get("nodeSelector") or {}
+    return all(labels.get(key) == value for key, value in selector.items())
+
+
 def knows(api: str) -> bool:
     """Does the server serve this group and version?"""
     return api in run("api-versions").split()

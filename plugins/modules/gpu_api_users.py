@@ -7,7 +7,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 
 import json
 import os
-from typing import Any, List, Optional, Set
+from typing import Any, List, Set
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
@@ -21,25 +21,28 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 
 DOCUMENTATION = r"""
 module: gpu_api_users
-short_description: Pods that use a GPU by the other API
+short_description: Pods of a node that use its GPU by the other API
 description:
   - The device plugin and the DRA driver do not know of each other's pods. Each would allocate the GPU again.
   - A pod whose claim is prepared cannot end without the driver that has prepared it.
 options:
   api: {choices: [device-plugin, dra], required: true, description: What is to give the GPU out.}
+  node: {required: true, description: The node.}
 """
 
 RETURN = r"""
 users:
   type: list
   elements: str
-  description: Such pods, as NAMESPACE/NAME; none where the other is not deployed.
+  description: Such pods, as NAMESPACE/NAME; none if the node does not have the other API's label.
 """
 
 
 NAMESPACE = "--namespace=kube-system"
 DRIVER = "gpu.jetson-k3s.github.io"
-OTHER = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}
+PLUGIN = "tegra-device-plugin"
+# By API, the label of the nodes that the other one serves.
+OTHER = {"dra": "jetson-k3s.github.io/device-plugin", "device-plugin": "jetson-k3s.github.io/dra"}
 # How the names begin of what the plugin offers (its config/units.py), unless its settings say others.
 OFFERED = (
     "nvidia.com/gpu",
@@ -65,10 +68,10 @@ def named(settings: Any) -> Set[str]:
     return own.union(*map(named, settings.values()))
 
 
-def settings_of(config_map: Optional[Data]) -> Any:
+def settings_of(config_map: Data) -> Any:
     """The plugin's settings, which the role writes as JSON."""
     try:
-        return json.loads(config_map["data"]["config.yaml"]) if config_map else {}
+        return json.loads(config_map["data"]["config.yaml"])
     except (TypeError, KeyError, ValueError):
         return {}
 
@@ -90,27 +93,36 @@ def holders(pods: List[Data], names: Set[str]) -> List[str]:
     )
 
 
-def users(api: str) -> List[str]:
-    """Pods that use a GPU by the other API."""
-    other = OTHER[api]
-    if get("daemonset", NAMESPACE, other) is None:
+def users(api: str, node: str) -> List[str]:
+    """Pods of the node that use its GPU by the other API."""
+    found = get("node", node)
+    if found is None or OTHER[api] not in (found["metadata"].get("labels") or {}):
         return []
     if api == "device-plugin":
-        return claim_users(listed("resourceclaims", "--all-namespaces"), DRIVER)
-    names = named(settings_of(get("configmap", NAMESPACE, other)))
-    return holders(listed("pods", "--all-namespaces"), names)
+        # The driver's pool of devices has the node's name.
+        return claim_users(listed("resourceclaims", "--all-namespaces"), DRIVER, node)
+    maps = [
+        one
+        for one in listed("configmaps", NAMESPACE)
+        if one["metadata"]["name"] == PLUGIN or one["metadata"]["name"].startswith(PLUGIN + "-")
+    ]
+    names = named([settings_of(one) for one in maps])
+    return holders(listed("pods", "--all-namespaces", "--field-selector=spec.nodeName=" + node), names)
 
 
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"api": {"type": "str", "required": True, "choices": sorted(OTHER)}},
+        argument_spec={
+            "api": {"type": "str", "required": True, "choices": sorted(OTHER)},
+            "node": {"type": "str", "required": True},
+        },
         supports_check_mode=True,
     )
     if module.check_mode and not os.path.exists(K3S):
         module.exit_json(changed=False, users=[])
     try:
-        module.exit_json(changed=False, users=users(module.params["api"]))
+        module.exit_json(changed=False, users=users(module.params["api"], module.params["node"]))
     except (KubectlError, OSError) as error:
         module.fail_json(msg=str(error))
 

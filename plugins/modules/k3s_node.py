@@ -21,6 +21,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     is_true,
     listed,
     run,
+    selects,
     wait_until,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
@@ -38,6 +39,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import r
 LOG_LINES = 15
 # Label of a DaemonSet's pods and of its ControllerRevisions, of which each template has one (apps/v1).
 HASH = "controller-revision-hash"
+# Interval of checks whether pods have ended.
+POLL_SECONDS = 1
 # Why a container waits whose image is not there (pkg/kubelet/images/types.go).
 WITHOUT_IMAGE = ("ErrImageNeverPull", "ErrImagePull", "ImagePullBackOff")
 
@@ -60,9 +63,10 @@ options:
   provider: {description: Label selector of the pods in kube-system that serve them.}
   renew:
     description:
-      - Have the provider's DaemonSets, which have the same labels, run their present template on the node.
+      - Have those of the provider's DaemonSets that run on a node with its labels run their present template.
       - A pod of an older template is deleted. The new one must be Ready before the offers are waited for.
-      - Where labels are about to change, pods whose DaemonSet is gone have to be so first.
+      - Where labels are about to change, pods whose DaemonSet is gone, or does not run on a node with the new
+        labels, have to be gone first. Until they are, the node does not have the labels of either.
     type: bool
     default: false
   timeout: {type: int, default: 180, description: Seconds to wait.}
@@ -80,6 +84,12 @@ def label_arguments(current: Data, wanted: Data) -> List[str]:
         for key, value in sorted(wanted.items())
         if current.get(key) != (None if value is None else str(value))
     ]
+
+
+def combined(current: Data, wanted: Data) -> Data:
+    """The labels of a node when it has got those that it must have."""
+    both = {**current, **{key: None if value is None else str(value) for key, value in wanted.items()}}
+    return {key: value for key, value in both.items() if value is not None}
 
 
 def prepared(name: str, labels: List[str], old: List[str], record: List[str]) -> str:
@@ -190,10 +200,15 @@ def provider(selector: str) -> List[Data]:
     return listed("daemonsets,controllerrevisions,pods", NAMESPACE, "--selector=" + selector)
 
 
-def outdated(items: List[Data], node: str) -> List[str]:
+def serving(items: List[Data], labels: Data) -> List[Data]:
+    """The DaemonSets that run on a node with these labels."""
+    return [one for one in of_kind("DaemonSet", items) if selects(one, labels)]
+
+
+def outdated(items: List[Data], node: str, labels: Data) -> List[str]:
     """Names of the pods on the node that are of an older template than their DaemonSet's present one."""
     names = []
-    for daemonset in filter(observed, of_kind("DaemonSet", items)):
+    for daemonset in filter(observed, serving(items, labels)):
         revision = present_hash(daemonset, items)
         names += [
             pod["metadata"]["name"]
@@ -217,23 +232,61 @@ def remove_orphans(selector: str, node: str, timeout: int) -> None:
         run("delete", "pods", NAMESPACE, "--ignore-not-found", limit, *orphans)
 
 
-def renew(selector: str, node: str, deadline: float) -> bool:
-    """Have the provider's DaemonSets run their present template on the node; were there older pods?
+def left(items: List[Data], before: Data, after: Data) -> List[Data]:
+    """The DaemonSets that run on a node with the labels `before`, and not with the labels `after`."""
+    return [one for one in serving(items, before) if not selects(one, after)]
+
+
+def leave(selector: str, node: str, before: Data, after: Data, deadline: float) -> None:
+    """Take the node away from DaemonSets that it is about to leave, and wait until their pods have ended.
+
+    The kubelet misses the end of a plugin that registers while another one of the resource ends. A run that
+    ends here leaves the node without these labels, and the next one sets them. NotRenewedError if they do
+    not end before `deadline`.
+    """
+    daemonsets = left(provider(selector), before, after)
+    if not daemonsets:
+        return
+    keys = {key for one in daemonsets for key in one["spec"]["template"]["spec"]["nodeSelector"]}
+    gone = sorted(key for key in keys if before.get(key) != after.get(key))
+    run("label", "node", node, *[key + "-" for key in gone])
+    while True:
+        items = provider(selector)
+        pods = on_node(of_kind("Pod", items), node)
+        those = [(one, owned(one, pods)) for one in daemonsets if owned(one, pods)]
+        if not those:
+            return
+        if time.monotonic() > deadline:
+            raise NotRenewedError(why_not_left(*those[0]))
+        time.sleep(POLL_SECONDS)
+
+
+def why_not_left(daemonset: Data, pods: List[Data]) -> str:
+    """Why a node still has pods of a DaemonSet that does not run there any more, for people."""
+    lines = [
+        "DaemonSet {} still has pods there, which should have ended.".format(daemonset["metadata"]["name"])
+    ]
+    found = ["Pod {} is {}.".format(pod["metadata"]["name"], state(pod)) for pod in pods]
+    return "\n".join([*lines, *found, "If the node's kubelet does not end them, restart K3s on the board."])
+
+
+def renew(selector: str, node: str, labels: Data, deadline: float) -> bool:
+    """Have the DaemonSets of a node with these labels run their present template; were there older pods?
 
     NotRenewedError when one of them does not before `deadline` (of time.monotonic).
     """
     there = "--field-selector=spec.nodeName=" + node
     items = provider(selector)
     try:
-        for daemonset in of_kind("DaemonSet", items):
+        for daemonset in serving(items, labels):
             if not observed(daemonset):
                 name = daemonset["metadata"]["name"]
                 wait_until(observed, name, _left(deadline), "daemonset", name, NAMESPACE)
                 items = provider(selector)
-        old = outdated(items, node)
+        old = outdated(items, node, labels)
         if old:
             run("delete", "pods", NAMESPACE, "--ignore-not-found", "--wait=false", *old)
-        for daemonset in of_kind("DaemonSet", items):
+        for daemonset in serving(items, labels):
             revision = present_hash(daemonset, items)
             renewed = functools.partial(is_renewed, revision=revision)
             if not any(map(renewed, on_node(of_kind("Pod", items), node))):
@@ -282,8 +335,10 @@ def planned(params: Data) -> str:
     name, there = params["name"], os.path.exists(K3S)
     node, secret = (get("node", name), password(name)) if there else (None, None)
     check_owner(node, secret, params, params["new"])
-    missing = label_arguments(node["metadata"].get("labels", {}) if node else {}, params["labels"])
-    old = outdated(provider(params["provider"]), name) if node and params["renew"] else []
+    labels = node["metadata"].get("labels", {}) if node else {}
+    missing = label_arguments(labels, params["labels"])
+    wanted = combined(labels, params["labels"])
+    old = outdated(provider(params["provider"]), name, wanted) if node and params["renew"] else []
     record = record_arguments(secret, params) if node else []
     return prepared(name, missing, old, record)
 
@@ -318,14 +373,16 @@ def main() -> None:
         record = record_arguments(secret, module.params)
         if record:
             run("annotate", "--overwrite", NAMESPACE, *record)
-        missing = label_arguments(node["metadata"].get("labels", {}), wanted)
+        labels = node["metadata"].get("labels", {})
+        missing, after = label_arguments(labels, wanted), combined(labels, wanted)
         if missing and module.params["renew"]:
             # By its labels the node may get pods that cannot be beside those.
             remove_orphans(selector, name, _left(deadline))
+            leave(selector, name, labels, after, deadline)
         if missing:
             run("label", "--overwrite", "node", name, *missing)
         # After the labels: what serves the resources may be scheduled by them.
-        renewed = renew(selector, name, deadline) if module.params["renew"] else False
+        renewed = renew(selector, name, after, deadline) if module.params["renew"] else False
         if offers:
             node = wait_offered(name, offers, _left(deadline))
     except (NotRenewedError, NotOfferedError) as error:

@@ -47,6 +47,9 @@ ranges:
   description: C(cluster-cidr), C(service-cidr) and C(cluster-domain) if K3s' files or its unit say them.
   type: dict
 daemonsets: {type: list, elements: str, description: Names of the DaemonSets in kube-system.}
+settings:
+  description: Of each DaemonSet of role gpu_device_plugin there, the hash of its settings, empty without any.
+  type: dict
 nodes:
   type: list
   elements: dict
@@ -58,6 +61,8 @@ nodes:
 """
 
 
+# Of a DaemonSet's pods, by role gpu_device_plugin (plugin_utils).
+IMAGE, SETTINGS = "jetson-k3s.github.io/image-id", "jetson-k3s.github.io/config-sha256"
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
 RANGES = re.compile(
     r"""(?:^|\s--)(cluster-cidr|service-cidr|cluster-domain)[:=\s]\s*["']?([0-9a-z.:/,-]+)""", re.MULTILINE
@@ -79,6 +84,15 @@ def node_facts(node: Data, record: str, boards: Dict[str, List[str]]) -> Data:
         "recorded": record in boards,
         "cordoned": CORDONED in node["metadata"].get("annotations", {}),
     }
+
+
+def settings_of(daemonsets: List[Data]) -> Dict[str, str]:
+    """The hash of the plugin's settings by DaemonSet; '' for one without settings."""
+    annotations = {
+        one["metadata"]["name"]: one["spec"]["template"]["metadata"].get("annotations") or {}
+        for one in daemonsets
+    }
+    return {name: found.get(SETTINGS, "") for name, found in annotations.items() if IMAGE in found}
 
 
 def read(path: str) -> str:
@@ -105,7 +119,7 @@ def main() -> None:
     unit = module.run_command(
         ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
     )[1]
-    nodes, daemonsets = [], []
+    nodes, daemonsets, settings = [], [], {}  # type: List[Data], List[str], Dict[str, str]
     if "ActiveState=active" in unit.splitlines():
         try:
             known = records()
@@ -115,7 +129,9 @@ def main() -> None:
                 for node in items
                 if node["kind"] == "Node"
             ]
-            daemonsets = [one["metadata"]["name"] for one in items if one["kind"] == "DaemonSet"]
+            found = [one for one in items if one["kind"] == "DaemonSet"]
+            daemonsets = [one["metadata"]["name"] for one in found]
+            settings = settings_of(found)
         except (KubectlError, OSError):
             pass  # an API server that does not answer: the cluster's nodes are not known
     version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
@@ -126,6 +142,7 @@ def main() -> None:
         ranges=ranges(unit),
         nodes=nodes,
         daemonsets=daemonsets,
+        settings=settings,
     )
 
 

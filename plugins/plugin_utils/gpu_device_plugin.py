@@ -11,14 +11,14 @@ from typing import Any, NamedTuple, TypedDict
 from ansible.module_utils.compat.version import LooseVersion
 from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_configurations as configurations,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import nvidia_docker, plugin_image
 
-AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
 THOR = "tegra264"
-# The DaemonSet of each API runs where its label is true.
-API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
 
 PLUGIN_OBJECTS = ["daemonset.apps/tegra-device-plugin", "configmap/tegra-device-plugin"]
 AGENT_OBJECTS = ["daemonset.apps/tegra-gpu-agent"]
@@ -57,8 +57,6 @@ class Settings(TypedDict):
     """What the inventory says, and what other roles have found."""
 
     api: str
-    apis: list[str]
-    """gpu_device_plugin_api of all boards of the cluster."""
     image: str
     config: dict[str, Any]
     agent: dict[str, Any]
@@ -71,15 +69,6 @@ class Settings(TypedDict):
     node: str
     k3s_version: str
     """Of the server. Boards may have an older one."""
-
-
-class Agent(TypedDict):
-    """The node agent's settings."""
-
-    enabled: bool
-    mode: str
-    qos_policy: str
-    host_pid: bool
 
 
 class Command(TypedDict):
@@ -120,30 +109,21 @@ class Plan(TypedDict):
     labels: dict[str, str | None]
     """Labels of the node that say which DaemonSet runs there; None removes one."""
     absent: list[str]
-    """Objects of the other API and of the agent, which go."""
-    rendering: dict[str, Any]
-    """Arguments of the manifest's filter."""
-
-
-def agent_of(given: Mapping[str, Any]) -> Agent:
-    """The node agent's settings, with their defaults."""
-    chosen = {**AGENT_DEFAULTS, **given}
-    return {
-        "enabled": boolean(chosen["enabled"]),
-        "mode": chosen["mode"],
-        "qos_policy": chosen["qosPolicy"],
-        "host_pid": boolean(chosen["hostPID"]),
-    }
+    """Objects of agents that are not wanted. They go."""
+    kept: list[str]
+    """The DaemonSets of the inventory. Others go as soon as no node has their label's value."""
+    unused: dict[str, list[str]]
+    """Objects of an API that no board has, by its label. They go as soon as no node has that."""
+    renderings: list[dict[str, Any]]
+    """Of each configuration, the arguments of the manifest's filter."""
+    own: dict[str, Any]
+    """Those of the board's own configuration."""
 
 
 def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Iterator[str]:
     """Why these settings cannot be deployed on this board."""
-    if len(set(settings["apis"])) > 1:
-        yield (
-            "gpu_device_plugin_api differs among the boards of this inventory. Set it for the group "
-            "k3s_cluster: pods of one cluster ask for GPUs in one way."
-        )
-    agent, units = agent_of(settings["agent"]), settings["config"].get("sharing", {}).get("units")
+    agent = configurations.agent_of(settings["agent"])
+    units = settings["config"].get("sharing", {}).get("units")
     if not agent["enabled"]:
         return
     if settings["api"] != "device-plugin":
@@ -155,7 +135,7 @@ def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Itera
         if LooseVersion(jetson["kernel"]) < LooseVersion(PIDFD_SINCE):
             yield (
                 f"{board}: gpu_device_plugin_agent.mode evict needs Linux {PIDFD_SINCE} (pidfd_open), and "
-                f"this board has {jetson['kernel']}. Use `report`: one DaemonSet serves all boards."
+                f"this board has {jetson['kernel']}. Use `report` for it."
             )
         if re.match(r"0+[A-Za-z]*$", str((units or {}).get("contextOverhead", "0"))):
             yield (
@@ -218,7 +198,7 @@ def has_jtop(jetson: Mapping[str, Any], settings: Settings) -> bool:
 
 def labels_command(image: plugin_image.Image, settings: Settings, *, jtop: bool) -> Command:
     """The command that prints the node's labels. How many share the GPU is among them."""
-    agent, config = agent_of(settings["agent"]), settings["config"]
+    agent, config = configurations.agent_of(settings["agent"]), settings["config"]
     arguments = ["labels", "--host-root=/host", "--output=json"]
     arguments += ["--config=/dev/stdin"] if config else []
     arguments += [f"--qos-policy={agent['qos_policy']}"] if agent["enabled"] else []
@@ -237,29 +217,55 @@ def koordinator_command(image: plugin_image.Image, settings: Settings) -> Comman
     return command(arguments, image, settings, json.dumps(config))
 
 
-def absent_objects(settings: Settings) -> list[str]:
-    """Objects of the other API and of the agent, as `kubectl delete` takes them."""
-    if settings["api"] == "dra":
-        return [*PLUGIN_OBJECTS, *AGENT_OBJECTS]
-    knows_dra = LooseVersion(settings["k3s_version"].lstrip("v")) >= LooseVersion(DRA_SINCE)
-    agent = [] if agent_of(settings["agent"])["enabled"] else AGENT_OBJECTS
-    return [*agent, *(DRIVER_OBJECTS if knows_dra else [])]
+def unwanted_agents(found: Iterable[configurations.Configuration]) -> list[str]:
+    """DaemonSets of agents that these configurations do not want, as `kubectl delete` takes them."""
+    return [
+        f"daemonset.apps/{manifests.suffixed(manifests.AGENT, one['name'])}"
+        for one in found
+        if one["api"] == "device-plugin" and not one["agent"]["enabled"]
+    ]
 
 
-def rendering(image: plugin_image.Image, settings: Settings) -> dict[str, Any]:
-    """Arguments of the filter that renders the manifest of this API."""
+def unused_objects(found: Iterable[configurations.Configuration], k3s_version: str) -> dict[str, list[str]]:
+    """Objects of the APIs that no board has, by the label of the nodes that have it."""
+    objects = {"device-plugin": [*PLUGIN_OBJECTS, *AGENT_OBJECTS]}
+    if LooseVersion(k3s_version.lstrip("v")) >= LooseVersion(DRA_SINCE):
+        objects["dra"] = DRIVER_OBJECTS
+    return {
+        manifests.API_LABELS[api]: list(those)
+        for api, those in objects.items()
+        if api not in {one["api"] for one in found}
+    }
+
+
+def kept_daemonsets(found: list[configurations.Configuration]) -> list[str]:
+    """The DaemonSets of these configurations."""
+    return sorted(
+        manifests.suffixed(prefix, one["name"])
+        for one in found
+        for prefix in (
+            configurations.DAEMONSETS[one["api"]],
+            *([manifests.AGENT] if one["agent"]["enabled"] else []),
+        )
+    )
+
+
+def rendering(
+    image: plugin_image.Image, one: configurations.Configuration, settings: Settings
+) -> dict[str, Any]:
+    """Arguments of the filter that renders the manifest of a configuration."""
     common = {
+        "name": one["name"],
         "image": image.name,
         "image_id": image.identity,
         "container_runtime": settings["container_runtime"],
-        "config": settings["config"],
+        "config": one["config"],
         "metrics_on_host": boolean(settings["metrics_on_host"]),
     }
-    if settings["api"] == "dra":
+    if one["api"] == "dra":
         version = LooseVersion(settings["k3s_version"].lstrip("v"))
         return common | {"extended_resource": version >= LooseVersion(EXTENDED_RESOURCE_SINCE)}
-    agent = agent_of(settings["agent"])
-    return common | {"strict": boolean(settings["strict"]), "agent": agent if agent["enabled"] else None}
+    return common | {"strict": one["strict"], "agent": one["agent"] if one["agent"]["enabled"] else None}
 
 
 def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Mapping[str, Any]) -> bool:
@@ -271,14 +277,15 @@ def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Ma
     return not lacks and nvidia_docker.keeps_images(bundled, docker, image.archive)
 
 
-def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether pods may use a GPU by the other API: its DaemonSet is there, or the cluster has not answered.
+def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]], node: str) -> bool:
+    """Whether pods of the node may use a GPU by the other API: it has the label, or the cluster is silent.
 
     `servers` are the results of module k3s_nodes.
     """
-    other = {"dra": "tegra-device-plugin", "device-plugin": "tegra-dra-driver"}[api]
-    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
-    return not known or any(other in daemonsets for daemonsets in known)
+    (other,) = (label for name, label in manifests.API_LABELS.items() if name != api)
+    known = [server for server in servers if server.get("daemonsets")]
+    there = (one for server in known for one in server.get("nodes", []) if one["name"] == node)
+    return not known or any(one["labels"].get(other) for one in there)
 
 
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:
@@ -286,15 +293,24 @@ def offers(config: dict[str, Any], api: str) -> dict[str, int]:
     return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
 
 
-def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings, board: str) -> Plan:
+def plan(
+    jetson: Mapping[str, Any],
+    bundle: Mapping[str, Any],
+    settings: Settings,
+    board: str,
+    found: list[configurations.Configuration],
+) -> Plan:
     """What is deployed on a board.
 
-    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory.
+    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory,
+    `found` the configurations of all boards there.
     """
     image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
     docker = jetson["docker"]
     in_docker = settings["container_runtime"] == "docker"
     jtop = has_jtop(jetson, settings)
+    (own,) = (one for one in found if board in one["boards"])
+    value = configurations.label_value(own["name"])
     return {
         "refused": list(refusals(jetson, settings, board)),
         "api": settings["api"],
@@ -308,9 +324,14 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
         # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
         # driver by itself.
         "stands_by": settings["api"] == "device-plugin" and (in_docker or bool(docker["running"])),
-        "labels": {label: "true" if api == settings["api"] else None for api, label in API_LABELS.items()},
-        "absent": absent_objects(settings),
-        "rendering": rendering(image, settings),
+        "labels": {
+            label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()
+        },
+        "absent": unwanted_agents(found),
+        "kept": kept_daemonsets(found),
+        "unused": unused_objects(found, settings["k3s_version"]),
+        "renderings": [rendering(image, one, settings) for one in found],
+        "own": rendering(image, own, settings),
     }
 
 
@@ -323,18 +344,23 @@ class Sources(NamedTuple):
     driver: list[str]
 
 
-def manifest(planned: Plan, sources: Mapping[str, Any]) -> str:
-    """The manifest that a plan deploys, made from the texts of the plain ones (`Sources`)."""
-    texts, given = Sources(**sources), dict(planned["rendering"])
-    if planned["api"] == "dra":
-        return manifests.rendered_driver(texts.driver, **given)
-    if agent := given.pop("agent"):
-        given["agent"] = {
-            "manifest": texts.agent,
-            "rights": json.loads(texts.agent_rights),
-            **{key: agent[key] for key in ("mode", "qos_policy", "host_pid")},
-        }
-    return manifests.rendered(texts.plugin, **given)
+def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]) -> str:
+    """The manifest of configurations of a plan, made from the texts of the plain ones (`Sources`)."""
+    texts = Sources(**sources)
+    documents: list[dict[str, Any]] = []
+    for one in renderings:
+        given = dict(one)
+        if "extended_resource" in given:
+            documents += manifests.rendered_driver(texts.driver, **given)
+            continue
+        if agent := given.pop("agent"):
+            given["agent"] = {
+                "manifest": texts.agent,
+                "rights": json.loads(texts.agent_rights),
+                **{key: agent[key] for key in ("mode", "qos_policy", "host_pid")},
+            }
+        documents += manifests.rendered(texts.plugin, **given)
+    return manifests.joined(documents)
 
 
 FILTERS = {

@@ -16,7 +16,11 @@ CONFIG_ANNOTATION = "jetson-k3s.github.io/config-sha256"
 
 # The settings' place, as in plugin/deploy/time-slicing. Their ConfigMap has the name of its DaemonSet.
 CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
-PLUGIN = "tegra-device-plugin"
+PLUGIN, AGENT = "tegra-device-plugin", "tegra-gpu-agent"
+# By API, the label of the nodes on which the DaemonSet runs. Its value says which configuration.
+API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
+# Of the objects of a configuration with a name, whose pods are not those of the default's DaemonSet.
+CONFIGURATION_LABEL = "jetson-k3s.github.io/configuration"
 
 RESOURCE = "nvidia.com/gpu"  # what an exclusive GPU is called
 # The resource name of GPU memory in units, by preset (config/units.py of the plugin).
@@ -87,6 +91,28 @@ def resource(config: dict[str, Any]) -> str:
 def _full_name(name: str) -> str:
     """NVIDIA's format leaves its own prefix out."""
     return name if "/" in name else f"nvidia.com/{name}"
+
+
+def suffixed(name: str, configuration: str) -> str:
+    """The name of an object of a configuration; the default's is that of the plain manifests."""
+    return f"{name}-{configuration}" if configuration else name
+
+
+def with_name(daemonset: dict[str, Any], configuration: str) -> None:
+    """Make it the DaemonSet of a configuration, on the nodes that have its name as their label's value."""
+    if not configuration:
+        return
+    metadata, spec = daemonset["metadata"], daemonset["spec"]
+    metadata["name"] = suffixed(metadata["name"], configuration)
+    for labels in (
+        metadata["labels"],
+        spec["selector"]["matchLabels"],
+        spec["template"]["metadata"]["labels"],
+    ):
+        labels[CONFIGURATION_LABEL] = configuration
+    selector = spec["template"]["spec"]["nodeSelector"]
+    for label in selector.keys() & set(API_LABELS.values()):
+        selector[label] = configuration
 
 
 def with_settings(template: dict[str, Any], name: str, text: str) -> None:
@@ -181,14 +207,16 @@ def rendered(
     container_runtime: str,
     strict: bool,
     *,
+    name: str = "",
     config: dict[str, Any] | None = None,
     agent: dict[str, Any] | None = None,
     metrics_on_host: bool = False,
-) -> str:
-    """The manifest as JSON documents, with this image in every DaemonSet and never from a registry.
+) -> list[dict[str, Any]]:
+    """The objects of a configuration, with this image in every DaemonSet and never from a registry.
 
     For containerd the RuntimeClass that GPU pods name is added; in strict mode the plugin hands the GPU out
-    as a volume mount, which a pod cannot make up. `config` are the plugin's settings, as a ConfigMap; with
+    as a volume mount, which a pod cannot make up. `name` is '' for the default, whose objects have the names
+    of the plain manifest. `config` are the plugin's settings, as a ConfigMap; with
     units of GPU memory, the pods get the directory of the memory limit as well.
     `agent` has the node agent's manifest, rights, mode and policy, if it is wanted. With `metrics_on_host`
     the metrics are at the board's own ports as well.
@@ -204,11 +232,12 @@ def rendered(
         documents.append(chosen_agent(**agent))
     for document in documents:
         with_image(document, image, image_id)
+        with_name(document, name)
         template = document["spec"]["template"]
         if metrics_on_host:
             with_host_ports(template["spec"])
         if config:
-            with_settings(template, PLUGIN, json.dumps(config, indent=2))
+            with_settings(template, suffixed(PLUGIN, name), json.dumps(config, indent=2))
             if units := config.get("sharing", {}).get("units"):
                 path = config.get("flags", {}).get("plugin", {}).get("gpuLimitDir", LIMIT_DIRECTORY)
                 read_only = document is not plugin
@@ -216,10 +245,11 @@ def rendered(
                 if document is plugin and units.get("preset") == "koordinator":
                     with_host_directory(spec, "koordlet", KOORDLET_DIRECTORY, f"/host{KOORDLET_DIRECTORY}")
     if config:
-        documents.append(config_map(PLUGIN, plugin["metadata"]["namespace"], json.dumps(config, indent=2)))
+        text = json.dumps(config, indent=2)
+        documents.append(config_map(suffixed(PLUGIN, name), plugin["metadata"]["namespace"], text))
     if container_runtime == "containerd":
         documents.append(RUNTIME_CLASS)
-    return _joined(documents)
+    return documents
 
 
 def rendered_driver(
@@ -228,11 +258,12 @@ def rendered_driver(
     image_id: str,
     *,
     extended_resource: bool,
+    name: str = "",
     container_runtime: str = "docker",
     config: dict[str, Any] | None = None,
     metrics_on_host: bool = False,
-) -> str:
-    """The manifests of the DRA driver as JSON documents, with this image and never from a registry.
+) -> list[dict[str, Any]]:
+    """The objects of a configuration of the DRA driver, with this image and never from a registry.
 
     With `extended_resource` pods that ask for nvidia.com/gpu are served as well, which Kubernetes before 1.36
     cannot. `config` are the driver's settings, as a ConfigMap. With containerd, which is 2.0 or newer in each
@@ -241,6 +272,7 @@ def rendered_driver(
     documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
     (driver,) = (document for document in documents if document["kind"] == "DaemonSet")
     with_image(driver, image, image_id)
+    with_name(driver, name)
     template = driver["spec"]["template"]
     if metrics_on_host:
         with_host_ports(template["spec"])
@@ -251,13 +283,13 @@ def rendered_driver(
     if config:
         if directory := flags.get("gpuLimitDir"):
             _move_limit(template["spec"], directory)
-        name, text = driver["metadata"]["name"], json.dumps(config, indent=2)
-        with_settings(template, name, text)
-        documents.append(config_map(name, driver["metadata"]["namespace"], text))
+        own, text = driver["metadata"]["name"], json.dumps(config, indent=2)
+        with_settings(template, own, text)
+        documents.append(config_map(own, driver["metadata"]["namespace"], text))
     if extended_resource:
         (whole,) = (document for document in documents if document["metadata"]["name"] == DRIVER)
         whole["spec"]["extendedResourceName"] = RESOURCE
-    return _joined(documents)
+    return documents
 
 
 def _move_limit(spec: dict[str, Any], directory: str) -> None:
@@ -268,6 +300,7 @@ def _move_limit(spec: dict[str, Any], directory: str) -> None:
         mount["mountPath"] = directory
 
 
-def _joined(documents: list[dict[str, Any]]) -> str:
+def joined(documents: list[dict[str, Any]]) -> str:
+    """The objects as JSON documents, each once: configurations have some in common."""
     # It begins with "---": ansible-core 2.16 makes an object of a text that begins with "{".
-    return "".join(f"---\n{json.dumps(document, indent=2)}\n" for document in documents)
+    return "".join(dict.fromkeys(f"---\n{json.dumps(document, indent=2)}\n" for document in documents))

@@ -52,12 +52,14 @@ def stand_by(manifest: str, tmpfiles: str) -> dict[str, Any]:
 
     `before_kubelet`: the command in that container that lets the kubelet refuse no pod at a boot. `files`:
     entries of module file_set. `tmpfiles`: the path for the directories that are made at each boot.
-    `manifest` is the role's own, with the plugin's DaemonSet. AnsibleFilterError names what it has that is
-    not known here: it would be missing in the container.
+    `manifest` is the role's own, of the board's configuration alone. AnsibleFilterError names what it has
+    that is not known here: it would be missing in the container.
     """
     documents = list(yaml.safe_load_all(manifest))
     (daemonset,) = (
-        one for one in documents if one["kind"] == "DaemonSet" and one["metadata"]["name"] == PLUGIN
+        one
+        for one in documents
+        if one["kind"] == "DaemonSet" and one["metadata"]["labels"]["app.kubernetes.io/name"] == PLUGIN
     )
     spec = daemonset["spec"]["template"]["spec"]
     (container,) = spec["containers"]

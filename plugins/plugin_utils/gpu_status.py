@@ -7,9 +7,14 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_configurations as configurations,
+)
+
 OURS = "jetson-k3s.github.io"
 DRIVER = f"gpu.{OURS}"
 ENDED = ("Succeeded", "Failed")
+APIS = ("dra", "device-plugin")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 # Prefix of its resources' names, unless the device plugin is configured with another one.
 NVIDIA = "nvidia.com/"
@@ -41,13 +46,15 @@ def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
 def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
     labels = node["labels"]
     # Where the DRA driver serves the GPU, its holders are those who have a claim.
-    by_claims = labels.get(f"{OURS}/dra") == "true"
+    claims, plugin = (configurations.name_of_label(labels.get(f"{OURS}/{api}")) for api in APIS)
+    by_claims = claims is not None
     answer = observed["answers"][node["name"]]
     holders, problem = ([], None) if by_claims else _holders(answer, observed["pods"])
     return {
         "name": node["name"],
         "ready": node["ready"],
-        "device_plugin": labels.get(f"{OURS}/device-plugin") == "true",
+        "device_plugin": plugin is not None,
+        "configuration": (claims or plugin) or None,
         **{key: labels.get(f"{OURS}/{key}") for key in ("module", "l4t", "jetpack", "chip")},
         "resources": [
             _resource(name, node, observed["pods"])
@@ -158,6 +165,8 @@ def _row(node: dict[str, Any]) -> tuple[str, ...]:
         claimed = sum(bool(device["claims"]) for device in node["devices"])
         words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
     devices = ", ".join(words) or "none"
+    if node["configuration"]:
+        devices += f" (configuration {node['configuration']})"
     state = "Ready" if node["ready"] else "NotReady"
     return (node["name"], state, *(node[key] or "-" for key in ("module", "l4t", "jetpack")), devices)
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
@@ -59,8 +60,11 @@ class Plan(TypedDict):
     """Settings that the roles refuse, as k3s_options.refused."""
 
 
-def reserved_memory(device_plugin: Any) -> Any:
-    """Memory that the kubelet promises to no pod: the GPU memory in units (docs/sharing.md); '' for none."""
+def reserved_memory(device_plugin: Any, board_bytes: int | None) -> Any:
+    """Memory that the kubelet promises to no pod: the GPU memory in units (docs/sharing.md); '' for none.
+
+    Of a percentage of the board's memory the plugin offers whole units, so up to one unit less.
+    """
 
     def part(given: Any, name: str) -> Any:
         return given.get(name, {}) if isinstance(given, Mapping) else {}
@@ -70,6 +74,9 @@ def reserved_memory(device_plugin: Any) -> Any:
     found = part(units, "memoryTotal") or (
         part(devices, "memoryTotal") if part(devices, "mode") == "capacity" else ""
     )
+    percentage = re.fullmatch("([0-9]{1,3})%", str(found))
+    if percentage and board_bytes:
+        return f"{board_bytes * int(percentage[1]) // 100 >> 20}Mi"
     return found or ""
 
 
@@ -96,10 +103,10 @@ def node_address(facts: Mapping[str, Any], config: Mapping[str, Any], role: str)
     return {"node-ip": address, "flannel-iface": devices[address]}
 
 
-def configuration(bundle: Mapping[str, Any], settings: Settings) -> dict[str, Any]:
+def configuration(bundle: Mapping[str, Any], settings: Settings, board_bytes: int | None) -> dict[str, Any]:
     """What the role itself says in K3s' configuration of a board, but for its address.
 
-    `bundle` is what the module bundle_info has found.
+    `bundle` is what the module bundle_info has found, `board_bytes` the board's memory.
     """
     is_server = settings["role"] == "server"
     config: dict[str, Any] = {"node-name": settings["node"]}
@@ -119,7 +126,7 @@ def configuration(bundle: Mapping[str, Any], settings: Settings) -> dict[str, An
         config["server"] = settings["server_url"]
     if settings["has_token"] or joins:
         config["token-file"] = settings["token_file"]
-    if memory := reserved_memory(settings["device_plugin"]):
+    if memory := reserved_memory(settings["device_plugin"], board_bytes):
         # With the plus K3s adds it to the arguments in the owner's files, instead of replacing them.
         config["kubelet-arg+"] = [f"system-reserved=memory={memory}"]
     return config
@@ -148,7 +155,7 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
     `jetson` are the board's facts.
     """
     k3s, role, inventory = jetson["k3s"], settings["role"], settings["config"]
-    ours = configuration(bundle, settings) | node_address(jetson, inventory, role)
+    ours = configuration(bundle, settings, jetson["memory_bytes"]) | node_address(jetson, inventory, role)
     migrated = k3s_reading.migrated(k3s[role]["command"]) if settings["migrates"] else {}
     read = k3s_reading.reading(k3s, role, inventory, merged(inventory, ours), migrated)
     judged = k3s_reading.judged(read["options"])
@@ -177,5 +184,4 @@ FILTERS = {
     "k3s_node_address": node_address,
     "k3s_own_url": own_url,
     "k3s_plan": lambda *given: wrap_var(plan(*given)),
-    "k3s_reserved_memory": reserved_memory,
 }

@@ -94,7 +94,7 @@ def config(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: k3s_c
     """The file with the settings of the inventory and the role."""
     inventory = settings["config"]
     address = k3s_configuration.node_address(jetson, inventory, settings["role"])
-    ours = k3s_configuration.configuration(bundle, settings) | address
+    ours = k3s_configuration.configuration(bundle, settings, jetson["memory_bytes"]) | address
     header = CONFIG_HEADER + (ADDRESS_HEADER if address else "")
     return header + str(to_nice_yaml(k3s_configuration.merged(inventory, ours)))
 

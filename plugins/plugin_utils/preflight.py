@@ -363,7 +363,9 @@ def plan(board: Board) -> Plan:
         "node_new": owner is None and known,
         "no_proxy": no_proxy(board),
         "address": address if address.get("node-ip") != board.facts["k3s"]["node_ip"]["role"] else {},
-        "reads_requests": bool(k3s_configuration.reserved_memory(board.settings["config"]))
+        "reads_requests": bool(
+            k3s_configuration.reserved_memory(board.settings["config"], board.facts["memory_bytes"])
+        )
         and owner in (None, board.host)
         and bool(active),
     }
@@ -382,7 +384,8 @@ def compatibility_facts(board: Board, tables: Tables) -> Facts:
     docker["unknown_keys"] = preflight_docker.unknown_keys(board.facts["docker"] | docker, tables["dockerd"])
     planned: Facts = merge_hash(board.facts, {"k3s": board.found["k3s_plan"], "docker": docker})
     known = board.server_facts is not None
-    units, total = str(k3s_configuration.reserved_memory(settings["config"])), board.facts["memory_bytes"]
+    total = board.facts["memory_bytes"]
+    units = str(k3s_configuration.reserved_memory(settings["config"], total))
     return planned | {
         **preflight_boards.kernel_facts(board.facts),
         "bundle": k3s_version.wanted_versions(board.bundle, settings["k3s_version"]),

@@ -46,16 +46,21 @@ def plain(value: Any, default: Any) -> Any:
     return str(value) if isinstance(default, str) else value
 
 
-def value_of(entry: Variables, variables: Variables) -> str:
-    """The value that a host has of a variable, as JSON."""
+def read(entry: Variables, variables: Variables) -> Any:
+    """The value that a host has of a variable, in JSON's types."""
     default = entry["default"]
     try:
         value = variables[entry["name"]] if entry["name"] in variables else default
         if not (isinstance(value, str) and "{{" in value):  # up to ansible-core 2.18 such a template stays
-            return json.dumps(plain(value, default), sort_keys=True, default=str)
+            return json.loads(json.dumps(plain(value, default), default=str))
     except (AnsibleError, UndefinedError):
         pass
-    return json.dumps("a template that cannot be evaluated")
+    return "a template that cannot be evaluated"
+
+
+def value_of(entry: Variables, variables: Variables) -> str:
+    """The value that a host has of a variable, as JSON in one form."""
+    return json.dumps(read(entry, variables), sort_keys=True)
 
 
 def values_of(entry: Variables, hosts: Mapping[str, Variables]) -> dict[str, list[str]]:

@@ -24,9 +24,7 @@ MOMENT = "TASK [jetson_k3s.cluster.k3s : Ensure the service is enabled and start
 # Smaller than K3s' binary: a SIMULATED full disk, the virtual boards having the machine's.
 FULL_DISK = ("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", "/usr/local/bin")
 # A run that has come so far has locked all boards, and keeps them locked until it has verified them.
-LOCKED = (
-    "TASK [jetson_k3s.cluster.gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver]"
-)
+LOCKED = "TASK [jetson_k3s.cluster.gpu_device_plugin : Apply the DaemonSets of plugin and DRA driver]"
 LOCK = "/run/jetson-k3s-lock/lock.json"
 TOKEN_FILE = "/etc/rancher/k3s/jetson-k3s.token"
 RECORD = "/usr/local/bin/k3s.previous"

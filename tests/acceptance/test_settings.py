@@ -38,7 +38,7 @@ SETTINGS = "k3s : Write K3s' configuration, unit and links"
 RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels"
-PLUGIN = "gpu_device_plugin : Apply the DaemonSet of the device plugin or the DRA driver"
+PLUGIN = "gpu_device_plugin : Apply the DaemonSets of plugin and DRA driver"
 DOCKER = "nvidia_docker : Set iptables, the proxy and the toolkit's configuration"
 # Only the proxy knows this name.
 REGISTRY = "registry.site.example"

@@ -9,6 +9,7 @@ import hashlib
 import json
 import re
 import runpy
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any
@@ -35,6 +36,7 @@ KUBERNETES_WITH_DRA = ("1.34", "1.37")
 CONFIG_HASH = "jetson-k3s.github.io/config-sha256"
 KUSTOMIZE_HASH = re.compile("-[a-z0-9]{10}$")
 IMAGE_ID = "jetson-k3s.github.io/image-id"
+CONFIGURATION = "jetson-k3s.github.io/configuration"
 NAME, INSTANCE = "app.kubernetes.io/name", "app.kubernetes.io/instance"
 # Every object of the chart has them, and the label with its program's name.
 LABELS = {
@@ -52,6 +54,7 @@ DRA = {**CONTAINERD, "api": "dra"}
 OVERLAYS: dict[str, Values] = {
     "base": {},
     "containerd": CONTAINERD,
+    "configurations": {"configurations": {"slices": {"config": TIME_SLICING}, "units": {"config": UNITS}}},
     "time-slicing": {"config": TIME_SLICING},
     "units": {"config": UNITS},
     "agent": {**CONTAINERD, "agent": {"enabled": True}},
@@ -147,6 +150,8 @@ def normal(documents: list[Object]) -> dict[tuple[str, str], Object]:
         if document["kind"] == "ConfigMap":
             document["metadata"]["name"] = KUSTOMIZE_HASH.sub("", document["metadata"]["name"])
             document["data"] = {name: yaml.safe_load(text) for name, text in document["data"].items()}
+            if document["metadata"].get("labels", {}).pop(CONFIGURATION, None):
+                document["metadata"] = {key: part for key, part in document["metadata"].items() if part}
         if document["kind"] == "DaemonSet":
             document["spec"]["template"]["metadata"]["annotations"].pop(CONFIG_HASH, None)
             for container in pod(document)["containers"]:
@@ -197,11 +202,11 @@ def test_every_overlay_is_a_choice_of_the_chart() -> None:
 
 
 def deployed(choice: Choice) -> list[Object]:
-    role = runpy.run_path(str(ROLE))
+    role: dict[str, Callable[..., list[Object]]] = runpy.run_path(str(ROLE))
     image = f"tegra-device-plugin:{version.current()}"
     if choice.api == "dra":
         files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
-        text = role["rendered_driver"](
+        return role["rendered_driver"](
             [(DEPLOY / "dra" / name).read_text() for name in files],
             image,
             "sha256:ab",
@@ -209,7 +214,6 @@ def deployed(choice: Choice) -> list[Object]:
             config=choice.config,
             metrics_on_host=choice.metrics_on_host,
         )
-        return list(yaml.safe_load_all(text))
     agent = None
     if choice.agent:
         manifest = (DEPLOY / "agent/daemonset.yaml").read_text()
@@ -217,7 +221,7 @@ def deployed(choice: Choice) -> list[Object]:
         mode, policy = choice.agent
         agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
         agent["host_pid"] = choice.host_pid
-    text = role["rendered"](
+    return role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,
         "sha256:ab",
@@ -227,7 +231,6 @@ def deployed(choice: Choice) -> list[Object]:
         agent=agent,
         metrics_on_host=choice.metrics_on_host,
     )
-    return list(yaml.safe_load_all(text))
 
 
 def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, str], Object]:
@@ -252,6 +255,48 @@ def without_ways(documents: dict[tuple[str, str], Object]) -> dict[tuple[str, st
 def test_chart_renders_what_the_playbooks_deploy(helm: Helm, name: str) -> None:
     found = without_release(normal(checked(helm, CHOICES[name].values)))
     assert without_ways(found) == without_ways(normal(deployed(CHOICES[name])))
+
+
+@pytest.mark.parametrize("api", ["device-plugin", "dra"])
+def test_a_configuration_has_its_own_daemonset_label_and_choices(helm: Helm, api: str) -> None:
+    label = f"jetson-k3s.github.io/{api}"
+    own = {"nodeSelector": {"nvidia.com/device-plugin.config": "own"}, "config": {"version": "v1"}}
+    values: Values = {
+        **(DRA if api == "dra" else {"agent": {"enabled": True}, "deviceListStrategy": "volume-mounts"}),
+        "nodeSelector": {"rack": "2"},
+        "configurations": {
+            "units": {"config": UNITS if api == "device-plugin" else CLAIMS, "agent": {"enabled": False}},
+            "own": {**own, **({"deviceListStrategy": "envvar"} if api == "device-plugin" else {})},
+        },
+    }
+    found = {key(one): one for one in checked(helm, values)}
+    main = "tegra-dra-driver" if api == "dra" else "tegra-device-plugin"
+    daemonsets = {name: one for (kind, name), one in found.items() if kind == "DaemonSet"}
+    agents = {"tegra-gpu-agent", "tegra-gpu-agent-own"} if api == "device-plugin" else set()
+    assert daemonsets.keys() == {main, f"{main}-units", f"{main}-own", *agents}
+    rack = {"rack": "2"}
+    assert pod(daemonsets[main])["nodeSelector"] == {label: "true", **rack}
+    assert pod(daemonsets[f"{main}-units"])["nodeSelector"] == {label: "units", **rack}
+    assert pod(daemonsets[f"{main}-own"])["nodeSelector"] == {**own["nodeSelector"], **rack}
+    selectors = {name: one["spec"]["selector"]["matchLabels"] for name, one in daemonsets.items()}
+    assert CONFIGURATION not in selectors[main]
+    assert selectors[f"{main}-units"][CONFIGURATION] == "units"
+    maps = {name for kind, name in found if kind == "ConfigMap"}
+    assert maps == {f"{main}-units", f"{main}-own"}
+    if api == "dra":
+        assert {pod(one)["serviceAccountName"] for one in daemonsets.values()} == {main}
+        return
+    strategies = {
+        name: [one for one in pod(daemonsets[name])["containers"][0]["args"] if "strategy" in one]
+        for name in (main, f"{main}-own")
+    }
+    chosen = {main: "volume-mounts", f"{main}-own": "envvar"}
+    assert strategies == {name: [f"--device-list-strategy={one}"] for name, one in chosen.items()}
+
+
+@pytest.mark.parametrize("name", ["Big", "true", "a.b", "x" * 64])
+def test_name_that_cannot_be_a_configurations_is_refused(helm: Helm, name: str) -> None:
+    assert "configurations" in helm.refusal({"configurations": {name: {"config": {"version": "v1"}}}})
 
 
 @pytest.mark.parametrize("name", [*CHOICES, "default"])

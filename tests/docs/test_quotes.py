@@ -171,7 +171,12 @@ def test_status_of_the_page_is_what_status_yml_prints() -> None:
     holder: dict[str, Any] = {"namespace": "team-a", "pod": "train-0", "container": "main"}
     holder |= {"phase": "Running"}
     holder |= {"held": [{"count": 1, "resource": "nvidia.com/gpu"}]} | dict.fromkeys(figures)
-    nothing: dict[str, Any] = {"devices": [], "differences": [], "device_plugin": False}
+    nothing: dict[str, Any] = {
+        "devices": [],
+        "differences": [],
+        "device_plugin": False,
+        "configuration": None,
+    }
     orin: dict[str, Any] = {
         "name": "jetson-1",
         "module": "Jetson-AGX-Orin-devkit",

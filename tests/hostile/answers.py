@@ -163,15 +163,18 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         "installed": True,
         "version": OLD,
         "ranges": {},
+        "daemonsets": [],
+        "settings": {},
         "nodes": [
             {"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}
-            | {"board": "", "ready": True, "voter": None}
+            | {"board": "", "ready": True, "voter": None, "labels": {}}
         ],
     },
     "k3s_backup": backup,
     "snapshot": snapshot,
     "gpu_board": {"engine": {"ServerVersion": "27", "DefaultRuntime": "nvidia"}, "video_group": 44},
     "gpu_api_users": {"users": []},
+    "gpu_configurations": {"removed": []},
     "package_holds": {"packages": []},
     "docker_environment": {"restart_due": False, "postponed": False},
     "docker_daemon_config": {"activation": "reload", "postponed": False, "default_runtime": "nvidia"},

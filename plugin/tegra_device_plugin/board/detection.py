@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from tegra_device_plugin.board import cards, catalogue
 from tegra_device_plugin.board.identity import Board, Evidence, identify, nvgpu_devices
 from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.system.meminfo import memory_bytes
 
 State = Literal["ready", "unpowered", "unsupported", "absent"]
 
@@ -32,7 +33,6 @@ _POWER_MODE = f"{POWER_MODE_DIRECTORY}/status"
 _MODE_NUMBER = re.compile(r"pmode:([0-9]{1,8})")
 _MASK = re.compile(r"[0-9]{1,10}")
 _MULTIPROCESSORS_PER_TPC = 2  # of Volta and Ampere
-_MEM_TOTAL = re.compile(r"^MemTotal:\s+([0-9]{1,15}) kB$", re.MULTILINE)
 
 
 class Gpu(NamedTuple):
@@ -82,7 +82,7 @@ def find_gpu(root: Path, board: Board) -> Gpu:
         state=state,
         sysfs=place.device,
         device_nodes=_device_nodes(host, board.l4t, place.device),
-        memory_bytes=_memory_bytes(host),
+        memory_bytes=memory_bytes(host),
         evidence=(*evidence, chip_evidence, state_evidence),
         driver=place.driver,
     )
@@ -250,12 +250,6 @@ def _device_nodes(host: HostTree, l4t: str | None, device: str) -> tuple[str, ..
     of_driver = cards.find_nodes(host, device)
     own = of_driver.own if line >= _NUMBERED_SINCE else ()
     return tuple(sorted(path for path in {*nodes, *own} - of_driver.others if host.is_node(path)))
-
-
-def _memory_bytes(host: HostTree) -> int | None:
-    """All of the board's memory in bytes: the GPU has none of its own."""
-    total = _MEM_TOTAL.search(host.text("/proc/meminfo") or "")
-    return int(total[1]) * 1024 if total else None
 
 
 def _multiprocessors(host: HostTree, gpu: Gpu) -> int | None:

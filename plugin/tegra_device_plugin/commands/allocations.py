@@ -39,7 +39,7 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _main(options: argparse.Namespace) -> int:
     try:
-        content = read_file(config_file(options))
+        content = read_file(config_file(options), options.host_root)
         units, limit_dir = content.units, load_gpu_limit_dir(content, os.environ)
     except ConfigError as error:  # allocations matter most after an error
         units, limit_dir = None, GPU_LIMIT_DIR

@@ -105,9 +105,9 @@ def _labels_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _labels(options: argparse.Namespace) -> int:
     """Print or write the labels; the exit code shows whether there are any."""
-    content = read_file(options.config)
     weighted = options.qos_policy == "burst-share"
     with board_root(options) as root:
+        content = read_file(options.config, root)
         detection = detect(root)
         try:
             telemetry = jtop.read_once(root)
@@ -160,7 +160,7 @@ def _koordinator_device_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _koordinator_device(options: argparse.Namespace) -> int:
     """Print Koordinator's Device. Raises ConfigError without its preset."""
-    units = read_file(options.config).units
+    units = read_file(options.config, options.host_root).units
     if units is None or units.preset != "koordinator":
         raise ConfigError(
             "--config: a configuration with `sharing.units` and `preset: koordinator` is needed"

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from tegra_device_plugin.config.units import read_overhead
+from tegra_device_plugin.config.units import BoardMemory, parse_total, read_overhead
 from tegra_device_plugin.system.kubernetes import MIB, parse_quantity, render_quantity
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def describe(dra: Dra) -> Iterator[str]:
     yield "not promised: a share of time; cores are only counted"
 
 
-def read_dra(section: Section) -> Dra | None:
+def read_dra(section: Section, board: BoardMemory) -> Dra | None:
     """Give the settings of the section; None if the section has errors, which its document collects."""
     mode = section.text("mode", _mode, required=True)
     if mode is None:
@@ -74,10 +74,10 @@ def read_dra(section: Section) -> Dra | None:
     step, overhead = DEFAULT_STEP, None
     if mode == "capacity":
         step = section.text("memoryStep", _step) or DEFAULT_STEP
-        total = section.text("memoryTotal", _total(step), required=True)
+        total = section.text("memoryTotal", _total(step, board), required=True)
         overhead = section.text("contextOverhead", read_overhead(total))
     else:
-        total = section.text("memoryTotal", _total(None))
+        total = section.text("memoryTotal", _total(None, board))
     section.finish()
     if shares is None or (mode == "capacity" and total is None):
         return None
@@ -98,9 +98,9 @@ def _step(text: str) -> int:
     return size
 
 
-def _total(step: int | None) -> Callable[[str], int]:
+def _total(step: int | None, board: BoardMemory) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        size = parse_quantity(text)
+        size = parse_total(text, board, step or MIB)
         if size <= 0:
             raise ValueError("more than 0 is needed: the part of the board's memory for the GPU")
         if step and (size % step or size < 2 * step):

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tegra_device_plugin.config.options import PLUGIN_OPTIONS, ConfigError, boolean, one_of
-from tegra_device_plugin.config.units import Units, read_units
+from tegra_device_plugin.config.units import BoardMemory, Units, read_units
+from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.kubernetes import DEFAULT_RESOURCE, resource_name
+from tegra_device_plugin.system.meminfo import memory_bytes
 
 if TYPE_CHECKING:
     from tegra_device_plugin.config.devices import DeviceResource
@@ -55,8 +57,12 @@ class File(NamedTuple):
         return self.units.counts if self.units else {self.resource: self.sharing.replicas}
 
 
-def read_file(path: Path | None) -> File:
-    """Read the configuration file. Raises ConfigError."""
+def read_file(path: Path | None, host_root: Path | None = None) -> File:
+    """Read the configuration file. Raises ConfigError.
+
+    Percentages are of the memory of the board whose files are below `host_root`, else below the file's own
+    hostRoot, or /.
+    """
     if path is None:
         return File()
     from tegra_device_plugin.config.document import Document  # noqa: PLC0415 - only with a file
@@ -71,7 +77,8 @@ def read_file(path: Path | None) -> File:
         if resources := root.section("resources"):
             content = _resources(resources, content)
         if sharing := root.section("sharing"):
-            content = _sharing(sharing, content)
+            board = HostTree(host_root or content.options.get("host_root", Path("/")))
+            content = _sharing(sharing, content, lambda: memory_bytes(board))
         if devices := root.sections("devices"):
             from tegra_device_plugin.config.devices import read_devices  # noqa: PLC0415 - most boards have none
 
@@ -122,12 +129,12 @@ def _resources(resources: Section, content: File) -> File:
     return content
 
 
-def _sharing(sharing: Section, content: File) -> File:
+def _sharing(sharing: Section, content: File, board: BoardMemory) -> File:
     slicing = sharing.section("timeSlicing")
     if slicing:
         content = _time_slicing(slicing, content)
     if units := sharing.section("units"):
-        content = content._replace(units=read_units(units))
+        content = content._replace(units=read_units(units, board))
         if content.resource != DEFAULT_RESOURCE:
             units.problem("units have their own names (coreResource, memoryResource): leave resources out")
         if slicing:
@@ -135,7 +142,7 @@ def _sharing(sharing: Section, content: File) -> File:
     if dra := sharing.section("dra"):
         from tegra_device_plugin.config.dra_modes import read_dra  # noqa: PLC0415 - `run` does without
 
-        content = content._replace(dra=read_dra(dra))
+        content = content._replace(dra=read_dra(dra, board))
         if content.resource != DEFAULT_RESOURCE:
             dra.problem(
                 "a DeviceClass names an extended resource (extendedResourceName): leave resources out"

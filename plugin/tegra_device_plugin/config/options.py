@@ -115,8 +115,9 @@ class Option(NamedTuple):
         return self.field.upper()
 
 
+HOST_ROOT_OPTION = Option("host_root", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are")
 COMMON_OPTIONS = (
-    Option("host_root", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are"),
+    HOST_ROOT_OPTION,
     Option("metrics_address", "HOST:PORT", _address, "serve /metrics and the health pages at this address"),
     Option("log_format", "text|json", one_of("text", "json"), "the format of log lines"),
     Option(

@@ -15,6 +15,7 @@ from tegra_device_plugin.config.options import (
     AGENT_OPTIONS,
     DRA_OPTIONS,
     GPU_LIMIT_DIR_OPTION,
+    HOST_ROOT_OPTION,
     PLUGIN_OPTIONS,
     ConfigError,
     DeviceListStrategy,
@@ -83,8 +84,13 @@ class AgentSettings(NamedTuple):
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
+def _read(file: Path | None, environment: Mapping[str, str], flags: Flags) -> File:
+    """The file, for the board that the other sources name. They go over the file's own hostRoot."""
+    return read_file(file, option_values((HOST_ROOT_OPTION,), {}, environment, flags).get("host_root"))
+
+
 def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags) -> PluginSettings:
-    content = read_file(file)
+    content = _read(file, environment, flags)
     options = option_values(PLUGIN_OPTIONS, content.options, environment, flags)
     if content.dra:
         raise ConfigError(
@@ -102,7 +108,7 @@ def load_plugin(file: Path | None, environment: Mapping[str, str], flags: Flags)
 def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) -> DraSettings:
     from tegra_device_plugin.config.dra_modes import Dra  # noqa: PLC0415 - `run` does without
 
-    content = read_file(file)
+    content = _read(file, environment, flags)
     options = option_values(DRA_OPTIONS, content.options, environment, flags)
     problems = []
     if "node_name" not in options:
@@ -129,7 +135,7 @@ def load_agent(
     qos_policy: QosPolicy = "best-effort",
     pod_resources: Path | None = None,
 ) -> AgentSettings:
-    content = read_file(file)
+    content = _read(file, environment, flags)
     options = option_values(AGENT_OPTIONS, content.options, environment, flags)
     if qos_policy == "fixed-share":
         raise ConfigError(

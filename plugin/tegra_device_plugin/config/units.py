@@ -191,7 +191,35 @@ def describe(units: Units) -> list[str]:
     return lines
 
 
-def read_units(section: Section) -> Units | None:
+BoardMemory = Callable[[], int | None]
+"""Gives the bytes of the board's memory, None where they are not known."""
+
+
+def parse_total(text: str, board: BoardMemory, step: int) -> int:
+    """Give the bytes of a memoryTotal, a quantity or a percentage of the board's memory. Raises ValueError.
+
+    Of a percentage as many whole steps are taken as it has.
+    """
+    if not text.endswith("%"):
+        return parse_quantity(text)
+    number = text.removesuffix("%")
+    # The length first: Python does not parse a number of thousands of digits.
+    if len(number) > len(str(PERCENT)) or not (number.isascii() and number.isdecimal()):
+        raise ValueError(f"a percentage is needed from 1% to {PERCENT}%, such as 75%, without a fraction")
+    if not 1 <= int(number) <= PERCENT:
+        raise ValueError(f"1% to {PERCENT}% of the board's memory can be offered")
+    memory = board()
+    if memory is None:
+        raise ValueError("the board's memory is not known: its /proc/meminfo cannot be read. Give a quantity")
+    size = memory * int(number) // PERCENT // step * step
+    if not size:
+        raise ValueError(
+            f"that is less than {render_quantity(step)} of the board's {render_quantity(memory // MIB * MIB)}"
+        )
+    return size
+
+
+def read_units(section: Section, board: BoardMemory) -> Units | None:
     """Give the units of the section; None if the section has errors, which its document collects."""
     name = section.text("preset", _preset) or NONE
     preset = PRESETS[name]
@@ -199,7 +227,7 @@ def read_units(section: Section) -> Units | None:
     memory_name = section.text("memoryResource", _own_name(name))
     unit = section.text("memoryUnit", _unit(name, preset.memory))
     unit = unit or next(iter(preset.memory.units), None)
-    total = section.text("memoryTotal", _total(unit), required=True)
+    total = section.text("memoryTotal", _total(unit, board), required=True)
     overhead = section.text("contextOverhead", read_overhead(total))
     section.finish()
     core = preset.core._replace(name=core_name) if preset.core and core_name else preset.core
@@ -248,9 +276,9 @@ def _unit(preset: str, memory: Memory) -> Callable[[str], int]:
     return parse
 
 
-def _total(unit: int | None) -> Callable[[str], int]:
+def _total(unit: int | None, board: BoardMemory) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        size = parse_quantity(text)
+        size = parse_total(text, board, unit or MIB)
         if size <= 0:
             raise ValueError("more than 0 is needed: the part of the board's memory for GPU containers")
         if unit is None:

@@ -26,7 +26,14 @@ KUBELET_BYTES = 4 * 1024 * 1024
 def read(tmp_path: Path, units: str) -> PluginSettings:
     path = tmp_path / "config.yaml"
     path.write_text(f"version: v1\nsharing:\n  units: {{{units}}}\n")
-    return load_plugin(path, {}, {})
+    return load_plugin(path, {}, {"host_root": board_with(tmp_path, 8 << 20)})
+
+
+def board_with(tmp_path: Path, kib: int) -> str:
+    """The files of a board with so much memory."""
+    (tmp_path / "proc").mkdir(exist_ok=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal:  {kib} kB\n")
+    return str(tmp_path)
 
 
 def resources_of(tmp_path: Path, units: str) -> list[Resource]:
@@ -179,6 +186,40 @@ def test_a_request_for_the_gpu_requires_memory(preset: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    ("units", "kib", "total"),
+    [
+        ("memoryTotal: 75%", 8 << 20, "6Gi"),
+        ("memoryTotal: 100%", 8 << 20, "8Gi"),
+        # Whole units: an 8 GB board has a bit less than that.
+        ("memoryTotal: 75%", 7_900_000, "5632Mi"),
+        ("memoryTotal: 75%, preset: gpushare", 7_900_000, "5Gi"),
+        ("memoryTotal: 1%, memoryUnit: 1Mi", 7_900_000, "77Mi"),
+        ("memoryTotal: 75%, preset: koordinator", 7_900_000, "5786Mi"),
+    ],
+)
+def test_a_percentage_is_of_the_boards_own_memory(units: str, kib: int, total: str, tmp_path: Path) -> None:
+    read(tmp_path, units)  # writes the file
+    root = board_with(tmp_path, kib)
+    for environment, flags in (({}, {"host_root": root}), ({"HOST_ROOT": root}, {})):
+        found = load_plugin(tmp_path / "config.yaml", environment, flags).units
+        assert found
+        assert found.memory_total == parse_quantity(total)
+    (tmp_path / "proc/meminfo").unlink()
+    with pytest.raises(ConfigError, match="the board's memory is not known"):
+        load_plugin(tmp_path / "config.yaml", {}, {"host_root": root})
+
+
+def test_the_boards_own_root_of_the_file_counts_unless_a_flag_says_another(tmp_path: Path) -> None:
+    path, root = tmp_path / "config.yaml", board_with(tmp_path, 8 << 20)
+    path.write_text(
+        f"version: v1\nflags: {{plugin: {{hostRoot: {root}}}}}\nsharing: {{units: {{memoryTotal: 50%}}}}\n"
+    )
+    found = load_plugin(path, {}, {}).units
+    assert found
+    assert found.memory_total == parse_quantity("4Gi")
+
+
+@pytest.mark.parametrize(
     ("units", "expected"),
     [
         ("", "sharing.units.memoryTotal is missing"),
@@ -205,6 +246,15 @@ def test_a_request_for_the_gpu_requires_memory(preset: str, tmp_path: Path) -> N
         ),
         ("memoryTotal: 1Gi, coreResource: a b", "coreResource: 'a b': not the name of an extended resource"),
         ("memoryTotal: 1Gi, coreResource: a.b/c, memoryResource: a.b/c", "two names are needed"),
+        ("memoryTotal: 0%", "memoryTotal: '0%': 1% to 100% of the board's memory can be offered"),
+        ("memoryTotal: 101%", "memoryTotal: '101%': 1% to 100% of the board's memory can be offered"),
+        ("memoryTotal: 12.5%", "memoryTotal: '12.5%': a percentage is needed from 1% to 100%, such as 75%"),
+        ("memoryTotal: -5%", "memoryTotal: '-5%': a percentage is needed"),
+        (f"memoryTotal: {'9' * 5000}%", "a percentage is needed"),
+        ("memoryTotal: '%'", "memoryTotal: '%': a percentage is needed"),
+        ("memoryTotal: 1%", "memoryTotal: '1%': that is less than 256Mi of the board's 8Gi"),
+        ("memoryTotal: 1%, preset: koordinator", "memoryTotal: '1%': 100Mi at least"),
+        ("memoryTotal: 50%, contextOverhead: 4Gi", "contextOverhead: '4Gi': 0 or more is needed, and less"),
         ("memoryTotal: 1Gi, cores: 5", "cores is not known; allowed: contextOverhead, coreResource"),
     ],
 )

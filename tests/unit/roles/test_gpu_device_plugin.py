@@ -46,13 +46,11 @@ DRIVER = [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daem
 
 def rendered(image: str = "plugin:9", runtime: str = "docker", **more: Any) -> list[Data]:
     """The objects of plugin and agent. Most of them tests/chart compares in full with the chart's."""
-    text = manifests.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
-    return [json.loads(part) for part in text.split("---\n")[1:]]
+    return manifests.rendered(PLAIN, image, "sha256:ab", runtime, False, **more)
 
 
 def driver(**more: Any) -> list[Data]:
-    text = manifests.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
-    return [json.loads(part) for part in text.split("---\n")[1:]]
+    return manifests.rendered_driver(DRIVER, "plugin:9", "sha256:ab", extended_resource=False, **more)
 
 
 def agent(mode: str, policy: str) -> Data:
@@ -344,8 +342,8 @@ def user_pod(name: str, resource: str = "nvidia.com/gpu", phase: str = "Running"
     }
 
 
-def claim(name: str, *pods: str, driver: str = "gpu.jetson-k3s.github.io") -> Data:
-    results = [{"driver": driver, "pool": "a", "device": "igpu-0"}]
+def claim(name: str, *pods: str, driver: str = "gpu.jetson-k3s.github.io", pool: str = "a") -> Data:
+    results = [{"driver": driver, "pool": pool, "device": "igpu-0"}]
     return {
         "metadata": {"namespace": "n", "name": name},
         "status": {
@@ -355,11 +353,14 @@ def claim(name: str, *pods: str, driver: str = "gpu.jetson-k3s.github.io") -> Da
     }
 
 
-def cluster(monkeypatch: pytest.MonkeyPatch, deployed: str, settings: Data | None = None) -> None:
-    """A SIMULATED kubectl of a cluster with one of the DaemonSets."""
-    config_map = {"data": {"config.yaml": json.dumps(settings)}} if settings else None
-    objects: dict[tuple[str, str], Any] = {("daemonset", deployed): {}, ("configmap", deployed): config_map}
+def cluster(monkeypatch: pytest.MonkeyPatch, label: str, settings: Data | None = None) -> None:
+    """A SIMULATED kubectl of a cluster whose node `a` has this label."""
+    node = {"metadata": {"labels": {label: "some-configuration"}}}
     lists = {
+        "configmaps": [
+            {"metadata": {"name": name}, "data": {"config.yaml": json.dumps(settings)}}
+            for name in ("tegra-device-plugin-some-configuration", "of-somebody")
+        ],
         "pods": [
             user_pod("train"),
             user_pod("ended", phase="Succeeded"),
@@ -371,38 +372,40 @@ def cluster(monkeypatch: pytest.MonkeyPatch, deployed: str, settings: Data | Non
             claim("held", "user"),
             claim("free"),
             claim("foreign", "user2", driver="gpu.example.com"),
+            claim("elsewhere", "user3", pool="b"),
             {"metadata": {"namespace": "n", "name": "new"}},
         ],
     }
-    monkeypatch.setattr(api_users, "get", lambda kind, _namespace, name: objects.get((kind, name)))
-    monkeypatch.setattr(api_users, "listed", lambda kind, _all: lists[kind])
+    monkeypatch.setattr(api_users, "get", lambda _kind, name: node if name == "a" else None)
+    monkeypatch.setattr(api_users, "listed", lambda kind, *_: lists[kind])
 
 
 SHARE_RESOURCE = "example.com/share"
 
 
 @pytest.mark.parametrize(
-    ("wanted", "deployed", "sharing", "users"),
+    ("wanted", "there", "sharing", "users"),
     [
-        ("device-plugin", "tegra-dra-driver", None, ["n/user"]),
-        ("device-plugin", "tegra-device-plugin", None, []),
-        ("dra", "tegra-dra-driver", None, []),
-        ("dra", "tegra-device-plugin", None, ["n/train"]),
+        ("device-plugin", "dra", None, ["n/user"]),
+        ("device-plugin", "device-plugin", None, []),
+        ("dra", "dra", None, []),
+        ("dra", "device-plugin", None, ["n/train"]),
         # The settings may name the resource.
         (
             "dra",
-            "tegra-device-plugin",
+            "device-plugin",
             {"timeSlicing": {"resources": [{"name": "nvidia.com/gpu", "rename": SHARE_RESOURCE}]}},
             ["n/named", "n/train"],
         ),
-        ("dra", "tegra-device-plugin", {"units": {"memoryResource": SHARE_RESOURCE}}, ["n/named", "n/train"]),
+        ("dra", "device-plugin", {"units": {"memoryResource": SHARE_RESOURCE}}, ["n/named", "n/train"]),
     ],
 )
 def test_pods_that_use_the_other_api_are_found(
-    monkeypatch: pytest.MonkeyPatch, wanted: str, deployed: str, sharing: Data | None, users: list[str]
+    monkeypatch: pytest.MonkeyPatch, wanted: str, there: str, sharing: Data | None, users: list[str]
 ) -> None:
-    cluster(monkeypatch, deployed, {"version": "v1", "sharing": sharing} if sharing else None)
-    assert api_users.users(wanted) == users
+    cluster(monkeypatch, f"jetson-k3s.github.io/{there}", {"version": "v1", "sharing": sharing})
+    assert api_users.users(wanted, "a") == users
+    assert api_users.users(wanted, "b") == []
 
 
 @pytest.mark.parametrize("name", [name for preset in PRESETS.values() for name in preset.names])

@@ -10,6 +10,9 @@ import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin as planning
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_device_plugin_answers as answers
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_configurations as configurations,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
 from tegra_device_plugin.board.detection import Detection, Gpu
 from tegra_device_plugin.board.identity import Board
@@ -37,7 +40,6 @@ JETSON: Data = {
 }
 SETTINGS: Data = {
     "api": "device-plugin",
-    "apis": ["device-plugin", "device-plugin"],
     "image": "",
     "config": {},
     "agent": {"enabled": False},
@@ -53,9 +55,25 @@ UNITS = {"version": "v1", "sharing": {"units": {"contextOverhead": "400Mi"}}}
 EVICT = {"enabled": True, "mode": "evict"}
 
 
-def plan(jetson: Data | None = None, bundle: Data = BUNDLE, **settings: Any) -> planning.Plan:
+def board_of(host: str, **settings: Any) -> configurations.Board:
+    """A board of the inventory, by its settings."""
+    given = SETTINGS | settings
+    agent = configurations.agent_of(given["agent"])
+    said: Data = {key: given[key] for key in ("api", "config", "strict")}
+    return {"host": host, "name": "", "label": "", "unread": [], "agent": agent, **said}  # type: ignore[typeddict-item]
+
+
+def plan(
+    jetson: Data | None = None,
+    bundle: Data = BUNDLE,
+    boards: list[configurations.Board] | None = None,
+    **settings: Any,
+) -> planning.Plan:
+    """What is deployed on jetson-1, which is alone unless other boards are given."""
     given: Any = SETTINGS | settings  # as from the inventory
-    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1")
+    boards = boards or [board_of("jetson-1", **given)]
+    found = configurations.configurations(boards, configurations.deployed([]))
+    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", found)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +138,6 @@ def test_board_that_builds_an_image_can_do_it(boards: Data, expected: dict[str, 
     ("jetson", "settings", "reason"),
     [
         ({}, {}, None),
-        ({}, {"apis": ["dra", "device-plugin"]}, "differs among the boards"),
         ({}, {"agent": {"enabled": True}, "api": "dra"}, "works with the device plugin only"),
         ({}, {"agent": {"enabled": "true"}, "api": "dra"}, "works with the device plugin only"),
         ({}, {"agent": {"enabled": "false"}, "api": "dra"}, None),
@@ -184,33 +201,43 @@ def test_image_is_loaded_unless_docker_has_and_keeps_it(
     assert found["loads"] is expected
 
 
+def server(label: str, value: str = "true", node: str = "a") -> Data:
+    labels = {f"jetson-k3s.github.io/{label}": value}
+    return {"daemonsets": ["some"], "nodes": [{"name": node, "labels": labels}]}
+
+
 @pytest.mark.parametrize(
     ("api", "servers", "expected"),
     [
-        ("device-plugin", [{"daemonsets": ["tegra-device-plugin"]}], False),
-        ("device-plugin", [{"daemonsets": ["tegra-dra-driver"]}], True),
-        ("dra", [{"daemonsets": ["tegra-device-plugin"]}], True),
-        ("dra", [{"unreachable": True}, {"daemonsets": ["tegra-dra-driver"]}], False),
+        ("device-plugin", [server("device-plugin")], False),
+        ("device-plugin", [server("dra", "claims")], True),
+        ("device-plugin", [server("dra", node="b")], False),
+        ("dra", [server("device-plugin", "units")], True),
+        ("dra", [{"unreachable": True}, server("dra")], False),
         ("dra", [{"failed": True}], True),
         ("dra", [], True),
     ],
 )
-def test_other_api_is_looked_for_unless_the_cluster_has_no_daemonset_of_it(
+def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
     api: str, servers: list[Data], expected: bool
 ) -> None:
-    assert planning.may_use_other_api(api, servers) is expected
+    assert planning.may_use_other_api(api, servers, "a") is expected
 
 
-def absent(**settings: Any) -> set[str]:
-    return {one.partition("/")[2] for one in plan(**settings)["absent"]}
+def unused(**settings: Any) -> set[str]:
+    return {one.partition("/")[2] for objects in plan(**settings)["unused"].values() for one in objects}
 
 
-def test_objects_of_the_other_api_and_of_the_agent_go() -> None:
-    assert absent(api="dra") == {"tegra-device-plugin", "tegra-gpu-agent"}
-    driver = {"tegra-dra-driver", "gpu.jetson-k3s.github.io", "shared.gpu.jetson-k3s.github.io"}
-    assert absent() == driver | {"tegra-gpu-agent"}
-    assert absent(agent={"enabled": True}) == driver
-    assert absent(k3s_version="v1.33.5+k3s1") == {"tegra-gpu-agent"}  # which knows no kind of DRA
+def test_objects_of_an_api_that_no_board_has_go_and_those_of_unwanted_agents() -> None:
+    assert unused(api="dra") == {"tegra-device-plugin", "tegra-gpu-agent"}
+    assert unused() == {"tegra-dra-driver", "gpu.jetson-k3s.github.io", "shared.gpu.jetson-k3s.github.io"}
+    assert unused(boards=[board_of("jetson-1"), board_of("jetson-2", api="dra")]) == set()
+    assert unused(k3s_version="v1.33.5+k3s1") == set()  # which knows no kind of DRA
+    assert plan()["absent"] == ["daemonset.apps/tegra-gpu-agent"]
+    assert plan(agent={"enabled": True})["absent"] == plan(api="dra")["absent"] == []
+    boards = [board_of("jetson-1"), board_of("jetson-2", agent={"enabled": True})]
+    assert plan(boards=boards)["absent"] == ["daemonset.apps/tegra-gpu-agent"]
+    assert len(plan(boards=boards)["kept"]) == 3
 
 
 def test_everything_of_the_drivers_manifest_goes() -> None:
@@ -219,7 +246,8 @@ def test_everything_of_the_drivers_manifest_goes() -> None:
     texts = ((deploy / name).read_text() for name in ("cluster.yaml", "daemonset.yaml"))
     objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
     named = {(one["kind"].lower(), one["metadata"]["name"]) for one in objects if one["kind"] not in kept}
-    gone = {(one.partition("/")[0].partition(".")[0], one.partition("/")[2]) for one in plan()["absent"]}
+    (those,) = plan()["unused"].values()
+    gone = {(one.partition("/")[0].partition(".")[0], one.partition("/")[2]) for one in those}
     assert named <= gone
 
 
@@ -227,6 +255,8 @@ def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
     plugin, dra = "jetson-k3s.github.io/device-plugin", "jetson-k3s.github.io/dra"
     assert plan()["labels"] == {plugin: "true", dra: None}
     assert plan(api="dra")["labels"] == {plugin: None, dra: "true"}
+    named = board_of("jetson-1") | {"name": "cameras"}
+    assert plan(boards=[named, board_of("jetson-2")])["labels"] == {plugin: "cameras", dra: None}
     share = "jetson-k3s.github.io/gpu-share"
     planned = {plugin: "true", dra: None}
     assert answers.node_labels("", planned) == {share: None, **planned}
@@ -331,13 +361,52 @@ def test_one_manifest_is_made_from_the_plan(k3s: str, serves: bool) -> None:
         "driver": [(deploy / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")],
     }
 
+    def objects(**settings: Any) -> list[Data]:
+        text = planning.manifest(plan(**settings)["renderings"], sources)
+        return [*yaml.safe_load_all(text)]
+
     def names(**settings: Any) -> set[str]:
-        text = planning.manifest(plan(**settings), sources)
-        return {f"{one['kind']}/{one['metadata']['name']}" for one in yaml.safe_load_all(text)}
+        return {f"{one['kind']}/{one['metadata']['name']}" for one in objects(**settings)}
 
     assert names() == {"DaemonSet/tegra-device-plugin"}
     assert names(agent={"enabled": True}) == {"DaemonSet/tegra-device-plugin", "DaemonSet/tegra-gpu-agent"}
     assert "RuntimeClass/nvidia" in names(container_runtime="containerd")
     assert "DaemonSet/tegra-dra-driver" in names(api="dra")
-    text = planning.manifest(plan(api="dra", k3s_version=k3s), sources)
+    text = planning.manifest(plan(api="dra", k3s_version=k3s)["renderings"], sources)
     assert ("extendedResourceName" in text) is serves
+
+    # Boards with other settings add objects, and change none of the default's.
+    agent, claims = {"enabled": True}, {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 2}}}
+    others = [
+        board_of("jetson-2", config=UNITS, strict=True, agent=agent) | {"name": "units"},
+        board_of("jetson-3", api="dra", config=claims) | {"label": "claims"},
+        board_of("jetson-4", api="dra"),
+    ]
+    alone = objects()
+    found = objects(boards=[board_of("jetson-1"), *others])
+    assert [one for one in alone if one not in found] == []
+    by_name = {f"{one['kind']}/{one['metadata']['name']}": one for one in found}
+    assert len(by_name) == len(found)
+    daemonsets = {name: one for name, one in by_name.items() if name.startswith("DaemonSet/")}
+    selectors = {name: one["spec"]["template"]["spec"]["nodeSelector"] for name, one in daemonsets.items()}
+    plugin, dra = "jetson-k3s.github.io/device-plugin", "jetson-k3s.github.io/dra"
+    assert selectors == {
+        "DaemonSet/tegra-device-plugin": {plugin: "true"},
+        "DaemonSet/tegra-device-plugin-units": {plugin: "units"},
+        "DaemonSet/tegra-gpu-agent-units": {plugin: "units"},
+        "DaemonSet/tegra-dra-driver": {dra: "true"},
+        "DaemonSet/tegra-dra-driver-claims": {dra: "claims"},
+    }
+    for name, one in daemonsets.items():
+        spec, selector = one["spec"]["template"], one["spec"]["selector"]["matchLabels"]
+        assert selector.items() <= spec["metadata"]["labels"].items()
+        maps = [of["configMap"]["name"] for of in spec["spec"]["volumes"] if "configMap" in of]
+        assert maps == [of for of in ["tegra-device-plugin-units"] if name.endswith("-units")] + [
+            of for of in ["tegra-dra-driver-claims"] if name.endswith("-claims")
+        ]
+    assert {"ConfigMap/tegra-device-plugin-units", "ConfigMap/tegra-dra-driver-claims"} < by_name.keys()
+    (container,) = daemonsets["DaemonSet/tegra-device-plugin-units"]["spec"]["template"]["spec"]["containers"]
+    assert "--device-list-strategy=volume-mounts" in container["args"]
+    # The instance that stands by on a board is made of its own.
+    own = planning.manifest([plan(boards=[board_of("jetson-1"), *others])["own"]], sources)
+    assert [*yaml.safe_load_all(own)] == alone

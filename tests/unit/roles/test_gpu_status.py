@@ -109,7 +109,7 @@ def test_claims_are_shown_with_their_device() -> None:
             | {
                 "capacity": {GPU: 0},
                 "allocatable": {GPU: 0},
-                "labels": {**LABELS, "jetson-k3s.github.io/dra": "true"},
+                "labels": {**LABELS, "jetson-k3s.github.io/dra": "claims"},
             }
         ],
         "pods": [],
@@ -123,7 +123,7 @@ def test_claims_are_shown_with_their_device() -> None:
     assert device["capacity"] == {"memory": "6Gi"}
     assert [(claim["name"], claim["pods"]) for claim in device["claims"]] == [("left", ["left-pod"])]
     _, line, *below = filters.table(found).splitlines()
-    assert line.endswith(f"{DRIVER}: 1 of 1 claimed")
+    assert line.endswith(f"{DRIVER}: 1 of 1 claimed (configuration claims)")
     assert below == [
         f"  igpu-0 is given to nobody: {DRIVER}/unhealthy=hung:NoSchedule",
         "  n/left claims igpu-0, cores 0, memory 3Gi: left-pod",
@@ -389,6 +389,7 @@ def test_agents_with_the_token_of_servers_are_named(token: str) -> None:
     ("docker", "label", "says"),
     [
         ({"running": True, "stand_by": None}, "true", "there is none"),
+        ({"running": True, "stand_by": None}, "units", "there is none"),
         ({"running": True, "stand_by": "Exited (1) 2 hours ago"}, "true", "Exited (1) 2 hours ago"),
         ({"running": True, "stand_by": "Up 2 days"}, "true", ""),
         ({"running": False, "stand_by": None}, "true", ""),  # preflight says what is missing

@@ -257,6 +257,7 @@ def configure(
         "facts": {
             "hostname": "{{ inventory_hostname }}",
             "arch": "aarch64",
+            "memory_bytes": 8 << 30,
             "network": network,
             "k3s": K3S | {"registries": written_by, "credentials": credentials_by},
         },

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -326,10 +327,12 @@ PLUGIN, AGENT, SELECTOR = "tegra-device-plugin", "tegra-gpu-agent", "a=b"
 BOARD, OTHER_BOARD = "jetson-1", "jetson-2"
 
 
-def daemonset(name: str, seen: bool = True) -> Data:
+def daemonset(name: str, seen: bool = True, **node_selector: str) -> Data:
     """A DaemonSet at its second template, which its controller may not have seen."""
     metadata = {"name": name, "namespace": "kube-system", "uid": f"uid-{name}", "generation": 2}
-    return {"kind": "DaemonSet", "metadata": metadata, "status": {"observedGeneration": 2 if seen else 1}}
+    status = {"observedGeneration": 2 if seen else 1}
+    spec = {"template": {"spec": {"nodeSelector": node_selector}}}
+    return {"kind": "DaemonSet", "metadata": metadata, "spec": spec, "status": status}
 
 
 def owned(kind: str, name: str, daemonset: str, new: bool, **more: Any) -> Data:
@@ -369,14 +372,45 @@ def test_pod_of_an_older_template_is_replaced_once_the_controller_has_seen_the_n
     monkeypatch.setattr(node_module, "provider", lambda _: states.pop(0))
     monkeypatch.setattr(node_module, "run", lambda *argv: called.append(argv))
     monkeypatch.setattr(node_module, "wait_until", lambda _satisfied, what, *_: watched.append(what))
-    assert node_module.renew(SELECTOR, BOARD, 0) is True
+    assert node_module.renew(SELECTOR, BOARD, {}, 0) is True
     (deletion,) = called
     assert deletion[-1] == f"{PLUGIN}-{BOARD}-old"
     assert watched == [PLUGIN, "new"]
 
 
 def test_pod_of_the_present_template_stays() -> None:
-    assert node_module.outdated([daemonset(PLUGIN), *REVISIONS, pod(PLUGIN, BOARD, new=True)], BOARD) == []
+    items = [daemonset(PLUGIN), *REVISIONS, pod(PLUGIN, BOARD, new=True)]
+    assert node_module.outdated(items, BOARD, {}) == []
+
+
+def test_daemonset_of_another_configuration_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    items = [daemonset(PLUGIN, seen=False, label="units"), *REVISIONS, *OLD_PODS]
+    monkeypatch.setattr(node_module, "provider", lambda _: items)
+    monkeypatch.setattr(node_module, "wait_until", lambda *_: pytest.fail("it waits"))
+    assert node_module.renew(SELECTOR, BOARD, {"label": "true"}, 0) is False
+
+
+def test_pods_of_the_former_configuration_end_before_those_of_the_next_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    other = daemonset(PLUGIN + "-units", label="units")
+    there = [daemonset(PLUGIN, label="true"), other, *REVISIONS, *OLD_PODS]
+    states = [there, there, [one for one in there if one is not OLD_PODS[0]]]
+    called: list[tuple[str, ...]] = []
+    monkeypatch.setattr(node_module, "provider", lambda _: states.pop(0))
+    monkeypatch.setattr(node_module, "run", lambda *argv: called.append(argv))
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    before, after = {"label": "true", "kept": "1"}, {"label": "units", "kept": "1"}
+    node_module.leave(SELECTOR, BOARD, before, after, float("inf"))
+    assert (called, states) == ([("label", "node", BOARD, "label-")], [])
+    # The other DaemonSet, and one that the node does not leave, are none of its business.
+    states += [there, there]
+    node_module.leave(SELECTOR, BOARD, {}, after, 0)
+    node_module.leave(SELECTOR, BOARD, before, before, 0)
+    assert len(called) == 1
+    states += [there, there]
+    with pytest.raises(node_module.NotRenewedError, match=f"Pod {PLUGIN}-{BOARD}-old is Running"):
+        node_module.leave(SELECTOR, BOARD, before, after, 0)
 
 
 STUCK = pod(PLUGIN, BOARD, new=False)

@@ -122,13 +122,15 @@ def test_role_says_what_makes_the_board_a_node_of_its_cluster(
     bundle: Data, settings: Data, expected: Data
 ) -> None:
     wanted = expected | {"node-name": (CONFIG | settings)["node"]}
-    assert configuring.configuration(bundle, config(**settings)) == wanted
+    assert configuring.configuration(bundle, config(**settings), 8 << 30) == wanted
 
 
 @pytest.mark.parametrize(
     ("device_plugin", "memory"),
     [
         (UNITS, "2Gi"),
+        ({"sharing": {"units": {"memoryTotal": "75%"}}}, "5859Mi"),
+        ({"sharing": {"dra": {"mode": "capacity", "memoryTotal": "100%"}}}, "7812Mi"),
         ({"sharing": {"dra": {"mode": "capacity", "memoryTotal": "4Gi"}}}, "4Gi"),
         ({"sharing": {"dra": {"mode": "replicas", "memoryTotal": "4Gi"}}}, ""),
         ({"sharing": {"dra": {"memoryTotal": "4Gi"}}}, ""),
@@ -141,11 +143,12 @@ def test_role_says_what_makes_the_board_a_node_of_its_cluster(
     ],
 )
 def test_gpu_memory_in_units_is_reserved(device_plugin: Any, memory: str) -> None:
-    assert configuring.reserved_memory(device_plugin) == memory
+    assert configuring.reserved_memory(device_plugin, 8_000_000 << 10) == memory
 
 
 LAN = [{"device": "eth0", "address": "10.0.0.2/24"}]
 JETSON: Data = {
+    "memory_bytes": 8 << 30,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "k3s": {
         "server": {"installed": False, "command": None},
@@ -157,6 +160,14 @@ JETSON: Data = {
     },
 }
 ROUTED: Data = JETSON | {"network": {"addresses": LAN, "routes": [], "towards_server": "10.0.0.2"}}
+
+
+def test_file_of_a_board_with_a_percentage_reserves_it_of_its_own_memory() -> None:
+    units = {"sharing": {"units": {"memoryTotal": "25%"}}}
+    text = planning.config(JETSON, BUNDLE, config(device_plugin=units))
+    assert yaml.safe_load(text)["kubelet-arg+"] == ["system-reserved=memory=2048Mi"]
+
+
 FILES: Data = {
     "paths": PATHS,
     "unit": "[Unit]\n",

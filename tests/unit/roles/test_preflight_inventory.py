@@ -70,10 +70,11 @@ def test_hosts_and_groups_of_each_value_are_named() -> None:
 
 
 def test_value_that_may_be_long_or_a_secret_is_not_shown() -> None:
-    (finding,) = differing("gpu_device_plugin_config", b={"secret": "hunter2"}, c={"secret": "hunter3"})
+    groups = GROUPS | {"server": ["a", "b", "c"], "first": ["a"]}
+    hostvars: dict[str, Any] = {"a": {}, "b": {"k3s_token": "hunter2"}, "c": {"k3s_token": "hunter3"}}
+    (finding,) = of_inventory.findings_of_common(TABLE, USERS, groups, hostvars)
     assert finding["found"] == (
-        "gpu_device_plugin_config: the default on a (in the group server); value 2 on b (in the group "
-        "cameras); value 3 on c"
+        "k3s_token: the default on a (in the group first); value 2 on b (in the group cameras); value 3 on c"
     )
     assert not {"k3s_token", "k3s_agent_token"} & {entry["name"] for entry in TABLE if entry.get("shown")}
 
@@ -81,10 +82,8 @@ def test_value_that_may_be_long_or_a_secret_is_not_shown() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("nvidia_docker_strict", {"a": True, "b": "true", "c": "yes"}),
-        ("nvidia_docker_strict", {"a": False, "b": "False"}),
-        ("gpu_device_plugin_config", {"a": {"x": True}, "b": '{"x": true}', "c": '{"x": true}'}),
-        ("gpu_device_plugin_agent", {"a": {"enabled": False}}),
+        ("gpu_device_plugin_metrics_on_host", {"a": True, "b": "true", "c": "yes"}),
+        ("gpu_device_plugin_metrics_on_host", {"a": False, "b": "False"}),
         ("k3s_container_runtime", {"a": "docker"}),
         # Agents may have a token that expires.
         ("k3s_token", {"a": "one", "b": "two"}),
@@ -263,20 +262,32 @@ def checked(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 
 
 def test_preflight_refuses_them_also_for_boards_outside_of_the_run(checked: Any) -> None:
-    same = {"gpu_device_plugin_config": {"version": "{{ 'v1' }}"}}
-    good = checked(dict.fromkeys("abc", same) | {"c": {"gpu_device_plugin_config": {"version": "v1"}}})
+    same = {"gpu_device_plugin_image": "{{ 'plugin' }}@sha256:0"}
+    good = checked(dict.fromkeys("abc", same) | {"c": {"gpu_device_plugin_image": "plugin@sha256:0"}})
     assert good.returncode == 0, good.stdout
-    ran = checked({"c": {"gpu_device_plugin_config": {"key": "hunter2"}}}, "--limit=a,b")
+    ran = checked({"c": {"gpu_device_plugin_image": "other"}}, "--limit=a,b")
     assert ran.returncode == 2, ran.stdout
     assert (
-        "gpu_device_plugin_config: the default on a, b (in the group server); value 2 on c "
+        "gpu_device_plugin_image: the default on a, b (in the group server); other on c "
         "(in the group cameras)"
     ) in ran.said
-    assert "hunter2" not in ran.stdout
     assert "[error] setting-differs" in ran.said
-    ran = checked({"c": {"nvidia_docker_strict": "{{ no_such_variable }}"}})
+    ran = checked({"c": {"k3s_container_runtime": "{{ no_such_variable }}"}})
     assert ran.returncode == 2, ran.stdout
     assert "a template that cannot be evaluated on c" in ran.said
+
+    name = {"gpu_device_plugin_config_name": "units"}
+    config = {"gpu_device_plugin_config": {"version": "{{ 'v1' }}"}}
+    good = checked({"b": name | config, "c": name | {"gpu_device_plugin_config": {"version": "v1"}}})
+    assert good.returncode == 0, good.stdout
+    ran = checked({"b": name, "c": name | {"gpu_device_plugin_config": {"key": "hunter2"}}}, "--limit=a")
+    assert ran.returncode == 2, ran.stdout
+    assert "[error] configuration-differs" in ran.said
+    assert "the name units: that of b; that of c (in the group cameras)" in ran.said
+    assert "hunter2" not in ran.stdout
+    ran = checked({"c": {"nvidia_docker_strict": "{{ no_such_variable }}"}})
+    assert ran.returncode == 2, ran.stdout
+    assert "[error] configuration-unreadable" in ran.said
 
     ran = checked({"b": SSH, "c": SSH}, "--limit=a")
     assert (ran.returncode, "b and c have the same address, 10.0.0.1" in ran.said) == (2, True), ran.stdout

@@ -27,7 +27,7 @@ UNITS = {"version": "v1", "sharing": {"units": {"memoryTotal": "4Gi", "preset": 
 
 
 def manifest(image: str = "plugin:9", strict: bool = False, **more: Any) -> str:
-    return str(manifests.rendered(PLAIN, image, "sha256:ab", "docker", strict, **more))
+    return manifests.joined(manifests.rendered(PLAIN, image, "sha256:ab", "docker", strict, **more))
 
 
 def pod(text: str) -> Data:

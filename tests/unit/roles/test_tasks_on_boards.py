@@ -271,6 +271,51 @@ def test_no_instance_stands_by_with_other_settings_while_the_pod_is_renewed(tmp_
 
 
 @pytest.mark.acceptance
+def test_boards_with_other_settings_get_a_daemonset_of_their_own(tmp_path: Path) -> None:
+    """And what the boards offer is waited for on each by its own settings."""
+    units = {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}
+    play = role("gpu_device_plugin").replace(
+        "    - ansible.builtin.set_fact:\n",
+        "    - ansible.builtin.add_host:\n"
+        f"        name: {AGENT}\n"
+        "        gpu_device_plugin_config_name: units\n"
+        f"        gpu_device_plugin_config: {json.dumps(units)}\n"
+        "    - ansible.builtin.set_fact:\n",
+        1,
+    )
+    _, calls = play_scripted(tmp_path, play)
+    (deployed,) = calls.of("k3s_manifest")
+    objects = [*yaml.safe_load_all(deployed.arguments["manifest"])]
+    daemonsets = {one["metadata"]["name"] for one in objects if one["kind"] == "DaemonSet"}
+    assert daemonsets == {"tegra-device-plugin", "tegra-device-plugin-units"}
+    label = "jetson-k3s.github.io/device-plugin"
+    waits = {call.arguments["name"]: call.arguments for call in calls.of("k3s_node")}
+    values = {name: given["labels"][label] for name, given in waits.items()}
+    assert values == {SERVER: "true", AGENT: "units", OTHER_AGENT: "true"}
+    memory, whole = "jetson-k3s.github.io/gpu-memory", "nvidia.com/gpu"
+    offers = {name: [*given["offers"]] for name, given in waits.items()}
+    assert offers == {SERVER: [whole], AGENT: [memory], OTHER_AGENT: [whole]}
+    (removal,) = calls.of("gpu_configurations")
+    assert removal.arguments["kept"] == ["tegra-device-plugin", "tegra-device-plugin-units"]
+    assert [call.module for call in calls if call.module in ("gpu_configurations", "k3s_node")][-1] == (
+        "gpu_configurations"
+    )
+    # The instance that stands by has the settings of its board.
+    stands = {
+        call.board: call.arguments["files"]
+        for call in calls.of("stand_by_container")
+        if "files" in call.arguments
+    }
+    configs = {
+        board: [one["content"] for one in files if "config.yaml" in one["path"]]
+        for board, files in stands.items()
+    }
+    assert {board: "units" in text for board, (text,) in configs.items()} == {
+        SERVER: False, AGENT: True, OTHER_AGENT: False,
+    }  # fmt: skip
+
+
+@pytest.mark.acceptance
 def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Path) -> None:
     _, calls = deploy(
         tmp_path, {board: {"container_command labels": {"rc": 2}} for board in BOARDS}, fails=True
@@ -281,7 +326,7 @@ def test_settings_that_the_plugin_refuses_end_before_the_deployment(tmp_path: Pa
 @pytest.mark.acceptance
 def test_api_for_gpus_does_not_change_under_pods_that_use_the_other(tmp_path: Path) -> None:
     said, calls = deploy(tmp_path, {SERVER: {"gpu_api_users": {"users": ["default/train"]}}}, fails=True)
-    assert "these pods use a GPU by the other API: default/train. Nothing was changed." in said
+    assert "these pods use a GPU by the other API: default/train. Nothing was changed on this board." in said
     assert not calls.of("k3s_manifest")
 
 

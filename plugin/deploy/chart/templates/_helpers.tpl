@@ -25,7 +25,7 @@ objects take a dict of `root`, which is the chart's context, and `program`.
 
 {{/*
 The name of objects. Helm's usual one, with the release's name before the chart's. A release tegra-device-plugin has the
-names of the plain manifests.
+names of the plain manifests. Those of a `configuration` end with its name.
 */}}
 {{- define "tegra-device-plugin.fullname" -}}
 {{- $name := .root.Values.nameOverride | default "tegra-device-plugin" -}}
@@ -36,6 +36,9 @@ names of the plain manifests.
 {{ .program }}
 {{- else -}}
 {{ include "tegra-device-plugin.derived" (dict "program" .program "base" $base) }}
+{{- end }}
+{{- with .configuration -}}
+-{{ . }}
 {{- end }}
 {{- end }}
 
@@ -48,6 +51,9 @@ names of the plain manifests.
 {{- define "tegra-device-plugin.selectorLabels" -}}
 app.kubernetes.io/name: {{ include "tegra-device-plugin.name" . }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
+{{- with .configuration }}
+jetson-k3s.github.io/configuration: {{ . | quote }}
+{{- end }}
 {{- end }}
 
 {{/*
