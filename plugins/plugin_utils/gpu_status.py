@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables, host_kinds
 
 OURS = "jetson-k3s.github.io"
 DRIVER = f"gpu.{OURS}"
@@ -15,10 +17,25 @@ COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 NVIDIA = "nvidia.com/"
 
 
-def status(observed: dict[str, Any]) -> dict[str, Any]:
-    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody."""
+def kinds_of(
+    hosts: Iterable[str], hostvars: board_variables.Hostvars, name: str = host_kinds.NAME
+) -> dict[str, str]:
+    """{name of the node: kind of its host}, by the inventory, and by the hostnames of hosts that answered."""
+    facts = board_variables.facts_of(hosts, hostvars)
+    kinds = {host: host_kinds.kind_of(hostvars[host], name) for host in hosts}
     return {
-        "nodes": [_node(node, observed) for node in sorted(observed["nodes"], key=lambda one: one["name"])],
+        str(facts[host]["hostname"] if host in facts else host).lower(): kind for host, kind in kinds.items()
+    }
+
+
+def status(observed: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody.
+
+    `kinds` has the kind of host of each node of the inventory. Of another node, nothing is known.
+    """
+    nodes = sorted(observed["nodes"], key=lambda one: one["name"])
+    return {
+        "nodes": [_node(node, observed, kinds.get(node["name"])) for node in nodes],
         "unseen": _unseen(observed),
     }
 
@@ -38,14 +55,16 @@ def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
+def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> dict[str, Any]:
     labels = node["labels"]
     # Where the DRA driver serves the GPU, its holders are those who have a claim.
     by_claims = labels.get(f"{OURS}/dra") == "true"
+    has_plugin = not by_claims and kind != host_kinds.PLAIN
     answer = observed["answers"][node["name"]]
-    holders, problem = ([], None) if by_claims else _holders(answer, observed["pods"])
+    holders, problem = _holders(answer, observed["pods"]) if has_plugin else ([], None)
     return {
         "name": node["name"],
+        "kind": kind,
         "ready": node["ready"],
         "device_plugin": labels.get(f"{OURS}/device-plugin") == "true",
         **{key: labels.get(f"{OURS}/{key}") for key in ("module", "l4t", "jetpack", "chip")},
@@ -157,7 +176,7 @@ def _row(node: dict[str, Any]) -> tuple[str, ...]:
     if node["devices"]:
         claimed = sum(bool(device["claims"]) for device in node["devices"])
         words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
-    devices = ", ".join(words) or "none"
+    devices = ", ".join(words) or ("none, plain host" if node["kind"] == host_kinds.PLAIN else "none")
     state = "Ready" if node["ready"] else "NotReady"
     return (node["name"], state, *(node[key] or "-" for key in ("module", "l4t", "jetpack")), devices)
 
@@ -200,4 +219,4 @@ def _waits(pod: dict[str, Any]) -> str:
     )
 
 
-FILTERS = {"gpu_status": status, "gpu_status_table": table}
+FILTERS = {"gpu_status": status, "gpu_status_kinds": kinds_of, "gpu_status_table": table}
