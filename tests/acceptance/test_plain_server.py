@@ -2,7 +2,8 @@
 """A plain host is the K3s server of three boards with different JetPacks.
 
 The tests are one story, in the order of the file. The plain host is the same container as a board, without a
-SIMULATED Tegra and without anything of NVIDIA's. Its pods are run by K3s' containerd, those of boards by Docker.
+SIMULATED Tegra and without anything of NVIDIA's. Its pods run in K3s' containerd, those of the boards in
+Docker.
 """
 
 import json
