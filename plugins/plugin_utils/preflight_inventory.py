@@ -102,6 +102,8 @@ def findings_of_common(
         whom, where = "hosts", f"for the group {entry['group']}, and nowhere else"
         if len(compared) < len(members):
             whom, where = "boards", "for a group of all boards, or for each board to the same value"
+        if entry["name"] == "k3s_container_runtime":
+            where += ". If a host is no Jetson, set jetson_k3s_host_kind=plain for it"
         findings.append(
             {
                 "id": "setting-differs",

@@ -47,7 +47,8 @@ def report(name: str) -> dict[str, object]:
 
 def refusal(host: str, kind: str) -> str:
     """What preflight says of a host that is declared to be of this kind."""
-    run = run_playbook(LAB, "site.yml", f"--limit={host}", f"--extra-vars=jetson_k3s_host_kind={kind}")
+    given = f"--extra-vars=jetson_k3s_host_kind={kind} k3s_container_runtime=docker"
+    run = run_playbook(LAB, "site.yml", f"--limit={host}", given)
     assert (run.returncode != 0, run.recap[host].changed) == (True, 0), run.output
     return " ".join(run.output.split())
 
