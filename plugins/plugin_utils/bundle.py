@@ -28,10 +28,13 @@ def sums(names: Iterable[str], files: Files) -> dict[str, str]:
 
 
 def downloads(architectures: Iterable[str], release: str) -> list[dict[str, str]]:
-    """Files of K3s' release at this address: their names there and in the bundle, and their checksums."""
+    """Files of K3s' release at this address: their names there and in the bundle, and their checksums.
+
+    An architecture may be given twice.
+    """
     return [
         {"from": source, "to": target, "checksums": f"{release}/sha256sum-{name}.txt"}
-        for name in architectures
+        for name in dict.fromkeys(architectures)
         for source, target in (
             (k3s_supply.RELEASED[name], f"k3s-{name}"),
             (f"k3s-airgap-images-{name}.tar.gz", f"k3s-airgap-images-{name}.tar.gz"),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    bundle,
     gpu_status,
     gpu_verify,
     host_kinds,
@@ -181,3 +182,14 @@ def test_status_says_which_node_is_a_plain_host() -> None:
         ("server", "plain", True),
     ]
     assert "server   Ready  -       -    -        none, plain host" in gpu_status.table(found)
+
+
+def test_bundle_has_k3s_for_the_boards_and_for_plain_hosts() -> None:
+    found = bundle.downloads(["arm64", "arm64", "amd64"], "https://mirror/v1")
+    assert [(one["from"], one["to"]) for one in found] == [
+        ("k3s-arm64", "k3s-arm64"),
+        ("k3s-airgap-images-arm64.tar.gz", "k3s-airgap-images-arm64.tar.gz"),
+        ("k3s", "k3s-amd64"),
+        ("k3s-airgap-images-amd64.tar.gz", "k3s-airgap-images-amd64.tar.gz"),
+    ]
+    assert found[2]["checksums"] == "https://mirror/v1/sha256sum-amd64.txt"
