@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a node that start no pod: Docker's runtime, the device plugin, the allocatable GPUs.
+"""Checks of a node that start no pod: Ready, Docker's runtime, the device plugin, the allocatable GPUs.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
@@ -42,6 +42,21 @@ CONTEXT = re.compile(r"^a process is charged (\S+) for its CUDA context$", re.MU
 UNITS = {"": 1, "Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 # Pods that share the memory, each with an equal part.
 SHARERS = 2
+
+
+def node_ready(params: Data, record: Record) -> None:
+    """The node is Ready, and takes part in the cluster."""
+    name = params["node"]
+    try:
+        wait_until(lambda item: is_true(item, "Ready"), "Ready", params["timeout"], "node", name)
+    except WatchTimeoutError as timeout:
+        if timeout.last is None:
+            raise CheckFailed("the cluster has no node {}".format(name)) from timeout
+        said = condition(timeout.last, "Ready")
+        raise CheckFailed(
+            "the node {} is not Ready: {}".format(name, said.get("message") or "its kubelet says nothing")
+        ) from timeout
+    record.prove("the node {} is Ready".format(name))
 
 
 def default_runtime(params: Data, record: Record) -> None:

@@ -159,6 +159,17 @@ class Fleet:
         return sorted(found, key=lambda one: (one.check["status"] != "failed", -len(one.boards)))
 
 
+def is_board(report: Report) -> bool:
+    """Whether it is the report of a Jetson. Reports of older releases are of Jetsons only."""
+    return bool(report["board"].get("kind", "board") == "board")
+
+
+def computer(report: Report) -> str:
+    """What the host is, in a few words."""
+    board = report["board"]
+    return f"{board['model']}, JetPack {board['jetpack']}" if is_board(report) else "plain host"
+
+
 def checked(checks: Sequence[Report]) -> str:
     """How many of the checks have an answer: those that were skipped or broke have none."""
     made = sum(check["status"] in ("passed", "failed") for check in checks)
@@ -291,7 +302,8 @@ def index(view: Fleet) -> dict[str, Any]:
 def line(view: Fleet) -> str:
     """The fleet's result in one line; what is not well is named, and virtual boards."""
     words = {"failed": "failed", "error": "not finished", "unverified": "not verified"}
-    parts = [f"{view.count('passed')} of {len(view.boards)} boards have passed"]
+    plain = any(board.report and not is_board(board.report) for board in view.boards)
+    parts = [f"{view.count('passed')} of {len(view.boards)} {'hosts' if plain else 'boards'} have passed"]
     for status, word in words.items():
         names = [board.name for board in view.boards if board.status == status]
         if names:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import (
+    computer,
     heading,
     label,
     seconds,
@@ -114,7 +115,7 @@ def page(fleet: Fleet, templates: Path) -> str:
         width=width,
         all_facts=all_facts,
     )
-    environment.globals.update(MARKS=MARKS, WORDS=WORDS, slowest=slowest, earlier=earlier)
+    environment.globals.update(MARKS=MARKS, WORDS=WORDS, slowest=slowest, earlier=earlier, computer=computer)
     style = (templates / "report.css").read_text(encoding="utf-8")
     # Should a log ever get past the escaping, the browser itself refuses what is not this style sheet.
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()

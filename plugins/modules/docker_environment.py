@@ -55,8 +55,9 @@ options:
   docker_version: {description: Version of the engine that starts next.}
   strict:
     type: bool
-    required: true
-    description: Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing.
+    description: >-
+      Whether an unprivileged container's C(NVIDIA_VISIBLE_DEVICES) counts for nothing. Without this option
+      the configuration of NVIDIA's runtime stays.
   proxy:
     description: >-
       Content of the environment file for the proxy. An empty text removes it. Without this option it stays.
@@ -158,13 +159,14 @@ def plan(root: str, params: Data, iptables: Dict[str, Data]) -> Tuple[List[Chang
     else:
         wanted = drop_in
     runtime_config = read(os.path.join(root, RUNTIME_CONFIG))
+    strict = runtime_config
+    if params["strict"] is not None:
+        strict = strict_config(runtime_config, bool(present and params["strict"]))
     files = [
         Change(DROP_IN, drop_in, wanted, True),
         *proxy_files(root, params["proxy"] if present else ""),
         # Read at each start of a container: no restart.
-        Change(
-            RUNTIME_CONFIG, runtime_config, strict_config(runtime_config, present and params["strict"]), False
-        ),
+        Change(RUNTIME_CONFIG, runtime_config, strict, False),
     ]
     choices = {name: family["choose"] for name, family in sorted(iptables.items()) if family["choose"]}
     return [change for change in files if change.before != change.after], choices
@@ -175,7 +177,7 @@ def main() -> None:
     module = AnsibleModule(
         argument_spec={
             "docker_version": {"type": "str"},
-            "strict": {"type": "bool", "required": True},
+            "strict": {"type": "bool"},
             "proxy": {"type": "str", "no_log": True},
             "state": {"type": "str", "choices": ["present", "absent"], "default": "present"},
             "postpone": {"type": "bool", "default": False},

@@ -22,6 +22,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node
     default_runtime,
     devices_offered,
     driver_registered,
+    node_ready,
     plugin_registered,
     software,
 )
@@ -125,6 +126,7 @@ def node_stage(namespace: Namespace, part: Data) -> None:
     dra = params["api"] == claims.DRA
     registered, offered = (driver_registered, devices_offered) if dra else (plugin_registered, allocatable)
     functions: Dict[str, CheckFunction] = {
+        "node-ready": lambda record: node_ready(params, record),
         "default-runtime": lambda record: default_runtime(params, record),
         "plugin-registered": lambda record: registered(params, gpu, record),
         "allocatable": lambda record: offered(params, gpu, record),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables, k3s_supply
 
 Files = Mapping[str, Mapping[str, Any]]
 
@@ -25,6 +25,21 @@ def errors(bundle: Mapping[str, Any]) -> list[str]:
 def sums(names: Iterable[str], files: Files) -> dict[str, str]:
     """{name: SHA-256} of these files."""
     return {name: files[name]["sha256"] for name in names}
+
+
+def downloads(architectures: Iterable[str], release: str) -> list[dict[str, str]]:
+    """Files of K3s' release at this address: their names there and in the bundle, and their checksums.
+
+    An architecture may be given twice.
+    """
+    return [
+        {"from": source, "to": target, "checksums": f"{release}/sha256sum-{name}.txt"}
+        for name in dict.fromkeys(architectures)
+        for source, target in (
+            (k3s_supply.RELEASED[name], f"k3s-{name}"),
+            (f"k3s-airgap-images-{name}.tar.gz", f"k3s-airgap-images-{name}.tar.gz"),
+        )
+    ]
 
 
 def unpinned(downloads: Iterable[Mapping[str, str]], pins: Mapping[str, str]) -> list[str]:
@@ -51,6 +66,7 @@ def elsewhere(name: str, boards: Iterable[str], hostvars: board_variables.Hostva
 FILTERS = {
     "bundle_damaged": damaged,
     "bundle_downloaded": downloaded,
+    "bundle_downloads": downloads,
     "bundle_elsewhere": elsewhere,
     "bundle_errors": errors,
     "bundle_new_pins": new_pins,

@@ -16,7 +16,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_inventory
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds, preflight_inventory
 
 AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
 # The label by which NVIDIA's chart chooses a node's configuration.
@@ -102,7 +102,7 @@ def boards_of(
     """
     # In JSON's types: Ansible's own, with tags, are others.
     table, found = json.loads(json.dumps(list(table))), []
-    for host in groups.get("k3s_cluster", []):
+    for host in host_kinds.boards_of(groups.get("k3s_cluster", []), hostvars):
         variables = hostvars[host]
         said = {entry["field"]: preflight_inventory.read(entry, variables) for entry in table}
         unread = [entry for entry in table if type(said[entry["field"]]) is not type(entry["default"])]

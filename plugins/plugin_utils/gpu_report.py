@@ -57,9 +57,10 @@ def details(report: dict[str, Any]) -> str:
     """What is known of the board, the scene with its times, and the checks without an answer."""
     board, software, gpu = report["board"], report["software"], report["gpu"]
     simulated = " (SIMULATED board)" if report["simulated"] else ""
+    offers = f", allocatable {gpu['resource']}: {gpu['allocatable']}" if report_fleet.is_board(report) else ""
     lines = [
-        f"{board['name']}{simulated}, {board['model']}, JetPack {board['jetpack']}",
-        f"  {software['k3s'] or 'K3s not known'}, allocatable {gpu['resource']}: {gpu['allocatable']}; "
+        f"{board['name']}{simulated}, {report_fleet.computer(report)}",
+        f"  {software['k3s'] or 'K3s not known'}{offers}; "
         f"{report_fleet.checked(report['checks'])} in {report['seconds']:.0f} s",
     ]
     query = gpu.get("device_query")

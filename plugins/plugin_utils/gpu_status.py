@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables, host_kinds
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_configurations as configurations,
 )
@@ -20,10 +21,25 @@ COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 NVIDIA = "nvidia.com/"
 
 
-def status(observed: dict[str, Any]) -> dict[str, Any]:
-    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody."""
+def kinds_of(
+    hosts: Iterable[str], hostvars: board_variables.Hostvars, name: str = host_kinds.NAME
+) -> dict[str, str]:
+    """{name of the node: kind of its host}, by the inventory, and by the hostnames of hosts that answered."""
+    facts = board_variables.facts_of(hosts, hostvars)
+    kinds = {host: host_kinds.kind_of(hostvars[host], name) for host in hosts}
     return {
-        "nodes": [_node(node, observed) for node in sorted(observed["nodes"], key=lambda one: one["name"])],
+        str(facts[host]["hostname"] if host in facts else host).lower(): kind for host, kind in kinds.items()
+    }
+
+
+def status(observed: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]:
+    """The status: what k3s_observe returned, put together by node, and the pods that wait for nobody.
+
+    `kinds` has the kind of host of each node of the inventory. Of another node, nothing is known.
+    """
+    nodes = sorted(observed["nodes"], key=lambda one: one["name"])
+    return {
+        "nodes": [_node(node, observed, kinds.get(node["name"])) for node in nodes],
         "unseen": _unseen(observed),
     }
 
@@ -43,15 +59,17 @@ def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def _node(node: dict[str, Any], observed: dict[str, Any]) -> dict[str, Any]:
+def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> dict[str, Any]:
     labels = node["labels"]
     # Where the DRA driver serves the GPU, its holders are those who have a claim.
     claims, plugin = (configurations.name_of_label(labels.get(f"{OURS}/{api}")) for api in APIS)
     by_claims = claims is not None
+    has_plugin = not by_claims and kind != host_kinds.PLAIN
     answer = observed["answers"][node["name"]]
-    holders, problem = ([], None) if by_claims else _holders(answer, observed["pods"])
+    holders, problem = _holders(answer, observed["pods"]) if has_plugin else ([], None)
     return {
         "name": node["name"],
+        "kind": kind,
         "ready": node["ready"],
         "device_plugin": plugin is not None,
         "configuration": (claims or plugin) or None,
@@ -164,7 +182,7 @@ def _row(node: dict[str, Any]) -> tuple[str, ...]:
     if node["devices"]:
         claimed = sum(bool(device["claims"]) for device in node["devices"])
         words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
-    devices = ", ".join(words) or "none"
+    devices = ", ".join(words) or ("none, plain host" if node["kind"] == host_kinds.PLAIN else "none")
     if node["configuration"]:
         devices += f" (configuration {node['configuration']})"
     state = "Ready" if node["ready"] else "NotReady"
@@ -209,4 +227,4 @@ def _waits(pod: dict[str, Any]) -> str:
     )
 
 
-FILTERS = {"gpu_status": status, "gpu_status_table": table}
+FILTERS = {"gpu_status": status, "gpu_status_kinds": kinds_of, "gpu_status_table": table}

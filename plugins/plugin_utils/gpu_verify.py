@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds
 
 SCHEMA = "jetson-k3s/verify-report"
 SCHEMA_VERSION = 1
@@ -23,7 +24,7 @@ Result = dict[str, Any]
 
 
 def applicable(catalogue: list[Check], state: dict[str, Any]) -> list[Check]:
-    """The checks for how pods ask, and for a GPU that is shared or not, and limited or not.
+    """The checks for the kind of host, for how pods ask, and for a GPU that is shared or not, limited or not.
 
     One that is not known is neither.
     """
@@ -33,7 +34,8 @@ def applicable(catalogue: list[Check], state: dict[str, Any]) -> list[Check]:
     return [
         check
         for check in catalogue
-        if check.get("sharing", sharing) == sharing
+        if check.get("kind", host_kinds.BOARD) == state["kind"]
+        and check.get("sharing", sharing) == sharing
         and check.get("limited", limited) == limited
         and check.get("api", api) == api
     ]
@@ -84,15 +86,19 @@ def broken(checks: list[Check], result: Result, causes: dict[str, str]) -> list[
 
 
 def state_after(
-    results: dict[str, Result], catalogue: list[Check], busy: str, api: str = "device-plugin"
+    results: dict[str, Result],
+    catalogue: list[Check],
+    busy: str,
+    api: str = "device-plugin",
+    kind: str = host_kinds.BOARD,
 ) -> dict[str, Any]:
     """What is known after these stages (stage: registered result, in order; one that did not run is empty).
 
-    `api` is how pods ask for the GPU. `busy` says why no pod may be started;
-    empty if pods may.
+    `api` is how pods ask for the GPU, `kind` that of the host. `busy` says why no pod may be started; empty
+    if pods may.
     """
     state: dict[str, Any] = {"checks": {}, "gpu": {}, "software": {}, "times": [], "broken": {}}
-    state.update(busy=busy, api=api, **dict.fromkeys(BEFORE))
+    state.update(busy=busy, api=api, kind=kind, **dict.fromkeys(BEFORE))
     causes: dict[str, str] = {}
     for stage, result in results.items():
         if not result or result.get("skipped"):

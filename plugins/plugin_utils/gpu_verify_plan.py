@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, host_kinds
 
 IDENTITY = ("model", "module", "soc", "l4t", "jetpack", "memory_bytes")
 # A stage waits for several things, one after the other, each as long as jetson_k3s_timeout.
@@ -21,6 +21,8 @@ class Settings(TypedDict):
     node: str
     mode: str
     api: str
+    kind: str
+    """jetson_k3s_host_kind."""
     container_runtime: str
     timeout: int
 
@@ -63,7 +65,8 @@ def archive_of(jetson: Mapping[str, Any], files: Mapping[str, Any]) -> str:
 
 def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Settings) -> Plan:
     """How a board is verified. `jetson` are its facts, `bundle` what the module bundle_info has found."""
-    archive = archive_of(jetson, bundle["files"])
+    with_pods = host_kinds.takes(settings["kind"], "gpu_pods")
+    archive = archive_of(jetson, bundle["files"]) if with_pods else ""
     images = bundle["files"].get(archive, {}).get("images") or {}
     image = next(iter(images), "")
     undisturbed, api = settings["mode"] == "undisturbed", settings["api"]
@@ -83,10 +86,15 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
             "timeout": timeout,
         },
         "stage_timeout": WAITS * timeout,
-        "busy": "mode undisturbed starts no pod" if undisturbed else "",
+        "busy": "mode undisturbed starts no pod"
+        if undisturbed
+        else ""
+        if with_pods
+        else "a plain host has no GPU",
         "board": {
             "name": settings["host"],
             "node": settings["node"],
+            "kind": settings["kind"],
             **{name: jetson.get(name) for name in IDENTITY},
         },
         "simulated": bool(jetson["simulated"] or bundle["versions"].get("simulated")),

@@ -32,6 +32,8 @@ JUDGED = (
     "tlsverify",
     "userns-remap",
 )
+# Docker's default runtime without that key.
+STOCK_RUNTIME = "runc"
 # Archives of packages that a board of a known generation can use.
 PACKAGES_ARCHIVE = re.compile(r"debs-jetpack[4-9](-[a-z]{2,20})?-(arm64|amd64)[.]tar")
 
@@ -40,7 +42,9 @@ class Settings(TypedDict):
     """What the inventory says, and the role's constants."""
 
     with_engine: bool
-    """Whether Docker is installed, too: not where containerd runs the pods."""
+    """Whether Docker is installed: not where containerd runs the pods."""
+    with_runtime: bool
+    """Whether NVIDIA's runtime is installed and configured: not on a plain host."""
     engine_packages: list[str]
     runtime_packages: list[str]
     engine_family: list[str]
@@ -157,10 +161,10 @@ def is_configured(jetson: Mapping[str, Any], settings: Settings) -> bool:
         and docker["running"]
         and not config["error"]
         and config["config"] == daemon_json(docker, settings)
-        and docker["default_runtime"] == settings["daemon_config"]["default-runtime"]
+        and docker["default_runtime"] == settings["daemon_config"].get("default-runtime", STOCK_RUNTIME)
         and not (iptables["not_tried"] or iptables["changes"])
         and files["raw_drop_in"] == raw
-        and files["strict"] == boolean(settings["strict"])
+        and (files["strict"] == boolean(settings["strict"]) or not boolean(settings["with_runtime"]))
         and not (boolean(settings["proxied"]) or files["proxy"])
         and not files["restart_due"]
     )
@@ -176,12 +180,13 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
     installed, package = jetson["packages"]["installed"], settings["runtime_packages"][0]
     archive = board_release.packages_archive(jetson)
     offered = offered_version(bundle, archive, package)
-    asked = "update-runtime" in settings["confirmed"]
+    with_runtime = boolean(settings["with_runtime"])
+    asked = with_runtime and "update-runtime" in settings["confirmed"]
     due = asked and is_outdated(runtime["version"], offered)
     # Never a second engine on one socket: that of a snap or of an archive has a finding.
     has_engine = docker["installed"] or docker.get("engine", {}).get("origin")
     lacks_engine = boolean(settings["with_engine"]) and not has_engine
-    lacks_runtime = due or not runtime["path"]
+    lacks_runtime = due or (with_runtime and not runtime["path"])
 
     def absent(family: list[str]) -> list[str]:
         return [name for name in family if name not in installed]
@@ -250,7 +255,10 @@ def refusals(jetson: Mapping[str, Any], archive: str, board: str) -> Iterator[st
     """Why no packages can be collected for a board."""
     # The name of a file on the controller, made of a board's facts.
     if not PACKAGES_ARCHIVE.fullmatch(archive):
-        yield f"{board}: the board has no JetPack (L4T {jetson['l4t'] or 'none'})."
+        yield (
+            f"{board}: the board has no JetPack (L4T {jetson['l4t'] or 'none'}). Set bundle_debs_from to a "
+            "Jetson: no bundle has packages for a plain host."
+        )
     elif not board_release.codename(jetson["jetpack"]):
         yield (
             f"{board}: this release of the project does not know the Ubuntu of JetPack {jetson['jetpack']}, "

@@ -16,6 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_p
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     board_release,
     board_variables,
+    host_kinds,
     host_names,
     k3s_configuration,
     k3s_options,
@@ -85,6 +86,8 @@ class Settings(TypedDict):
     """Whether K3s comes from one."""
     confirmed: list[str]
     """jetson_k3s_confirm."""
+    host_kind: str
+    """jetson_k3s_host_kind."""
     container_runtime: str
     strict: bool
     api: str
@@ -240,6 +243,22 @@ class Board:
     def role(self) -> str:
         return role_of(self.run)
 
+    @property
+    def is_board(self) -> bool:
+        """Whether it is a Jetson, by the inventory."""
+        return self.settings["host_kind"] != host_kinds.PLAIN
+
+    def takes(self, step: str) -> bool:
+        """Does the host take a step of the playbooks?"""
+        return host_kinds.takes(self.settings["host_kind"], step, self.settings["container_runtime"])
+
+    @cached_property
+    def gpu_memory(self) -> str:
+        """Memory that is reserved for the GPU, as a quantity; '' for none."""
+        if not self.is_board:
+            return ""
+        return str(k3s_configuration.reserved_memory(self.settings["config"], self.facts["memory_bytes"]))
+
     @cached_property
     def variables(self) -> dict[str, Variables]:
         """Variables of the boards that answer. Ansible makes them again at each access to hostvars."""
@@ -363,11 +382,7 @@ def plan(board: Board) -> Plan:
         "node_new": owner is None and known,
         "no_proxy": no_proxy(board),
         "address": address if address.get("node-ip") != board.facts["k3s"]["node_ip"]["role"] else {},
-        "reads_requests": bool(
-            k3s_configuration.reserved_memory(board.settings["config"], board.facts["memory_bytes"])
-        )
-        and owner in (None, board.host)
-        and bool(active),
+        "reads_requests": bool(board.gpu_memory) and owner in (None, board.host) and bool(active),
     }
 
 
@@ -379,32 +394,35 @@ def compatibility_facts(board: Board, tables: Tables) -> Facts:
     """
     settings, there = board.settings, board.server_settings
     # Where containerd runs the pods, no role writes daemon.json.
-    daemon = board.found["docker_plan"] if settings["container_runtime"] == "docker" else {}
+    daemon = board.found["docker_plan"] if board.takes("docker") else {}
     docker = preflight_docker.planned(board.facts["docker"], daemon)
+    if not (board.is_board or board.takes("docker")):
+        docker |= preflight_docker.UNUSED
     docker["unknown_keys"] = preflight_docker.unknown_keys(board.facts["docker"] | docker, tables["dockerd"])
     planned: Facts = merge_hash(board.facts, {"k3s": board.found["k3s_plan"], "docker": docker})
     known = board.server_facts is not None
-    total = board.facts["memory_bytes"]
-    units = str(k3s_configuration.reserved_memory(settings["config"], total))
     return planned | {
         **preflight_boards.kernel_facts(board.facts),
         "bundle": k3s_version.wanted_versions(board.bundle, settings["k3s_version"]),
         "k3s_source": board.source,
         "controller": {"ansible_core": settings["ansible_core"]},
         "role": board.role,
+        "host_kind": settings["host_kind"],
         "container_runtime": settings["container_runtime"],
         "strict": flag(settings["strict"]),
         "gpu_device_plugin_api": settings["api"],
         "gpu_device_plugin_config": settings["config"],
         "flannel_backend": (there.get("flannel-backend") or "vxlan") if known else None,
         "network_policy": there.get("disable-network-policy") != "true",
-        "memory_left_bytes": preflight_boards.memory_left(total, units, board.found["requests"]),
+        "memory_left_bytes": preflight_boards.memory_left(
+            board.facts["memory_bytes"], board.gpu_memory, board.found["requests"]
+        ),
     }
 
 
 def other_proxies(board: Board) -> list[str]:
     """Where else Docker gets a proxy from. Where containerd runs the pods, Docker is left as it is."""
-    if board.settings["container_runtime"] != "docker":
+    if not board.takes("docker"):
         return []
     keys, flags = board.found["docker_plan"]["daemon_keys"], board.facts["docker"].get("flags", {})
     file = ["proxies in /etc/docker/daemon.json or nvidia_docker_daemon_config"] if "proxies" in keys else []
@@ -414,8 +432,7 @@ def other_proxies(board: Board) -> list[str]:
 def held_packages(board: Board) -> list[str]:
     """Packages that the role would install or update, and of which the owner has set an apt hold."""
     planned, packages = board.found["docker_plan"], board.facts["packages"]
-    with_engine = board.settings["container_runtime"] == "docker"
-    wanted = {*planned["runtime_packages"], *(planned["engine_packages"] if with_engine else [])}
+    wanted = {*planned["runtime_packages"], *(planned["engine_packages"] if board.takes("docker") else [])}
     return sorted(wanted & set(packages["held"]) - set(packages["ours"]))
 
 
@@ -519,7 +536,7 @@ def findings_of_storage(board: Board, facts: Facts) -> list[Finding]:
     """Disks and directories that this run writes to."""
     settings, planned = board.settings, planned_packages(board)
     conditions = {
-        jetson_places.DOCKER: settings["container_runtime"] == "docker",
+        jetson_places.DOCKER: board.takes("docker"),
         jetson_places.PACKAGES: bool(planned["missing"]),
         jetson_places.RENAME: board.host in board.named
         and board.name != str(board.facts["hostname"]).lower(),
@@ -560,14 +577,21 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     packages = preflight_packages.due(
         facts, planned_packages(board), board.bundle, proxy.is_given(settings["proxy"])
     )
+    toolkit = preflight_toolkit.findings_of_toolkit(facts, tables["toolkit"]) if board.is_board else []
     # A restore replaces the cluster's data.
     restores, begins = flag(settings["restores"]), "new-cluster" in settings["confirmed"]
     beginning = preflight_k3s.findings_of_server(host, fleet, board.members[0], board.answers, begins)
     data = preflight_etcd.findings_of_etcd(facts, tables["etcd"]) + preflight_k3s.findings_of_restore(facts)
     found = [
         *preflight_rules.findings_of_rules(inventory_facts(board, facts), rules),
-        *preflight_toolkit.findings_of_toolkit(facts, tables["toolkit"]),
-        *preflight_k3s.findings_of_bundle(board.bundle, board.facts["arch"], board.source, settings["image"]),
+        *toolkit,
+        *preflight_k3s.findings_of_bundle(
+            board.bundle,
+            board.facts["arch"],
+            board.source,
+            settings["image"],
+            board.takes("gpu_device_plugin"),
+        ),
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),

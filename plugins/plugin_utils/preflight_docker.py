@@ -19,6 +19,8 @@ Entry = Mapping[str, Any]
 Rule = dict[str, Any]
 
 FILE, INVENTORY, COMMAND = "/etc/docker/daemon.json", "nvidia_docker_daemon_config", "the command of dockerd"
+# Of a plain host whose pods containerd runs: the roles neither start nor change its Docker.
+UNUSED: Facts = {"running": False, "conflicting_flags": [], "daemon_json": {"error": None, "config": {}}}
 DOCKER_MODE = {"fact": "container_runtime", "equals": "docker"}
 # Keys whose flag can be given several times, and each time has one value of a list.
 LISTS = {"authorization-plugins", "exec-opts", "hosts"}

@@ -18,7 +18,7 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_rules
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds, preflight_rules
 from jinja2 import UndefinedError
 
 Finding = dict[str, str]
@@ -93,7 +93,9 @@ def findings_of_common(
     for entry in table:
         if entry["of"] not in of:
             continue
-        hosts = {name: hostvars[name] for name in groups.get(entry["group"], [])}
+        members = groups.get(entry["group"], [])
+        compared = host_kinds.boards_of(members, hostvars) if entry.get("boards") else members
+        hosts = {name: hostvars[name] for name in compared}
         values = values_of(entry, hosts)
         if len(values) < 2:  # noqa: PLR2004 - one value, or no host
             continue
@@ -102,12 +104,17 @@ def findings_of_common(
             f"{shown(value, default, entry, number)} on {place(names, groups, hosts)}"
             for number, (value, names) in enumerate(values.items(), 1)
         ]
+        whom, where = "hosts", f"for the group {entry['group']}, and nowhere else"
+        if len(compared) < len(members):
+            whom, where = "boards", "for a group of all boards, or for each board to the same value"
+        if entry["name"] == "k3s_container_runtime":
+            where += ". If a host is no Jetson, set jetson_k3s_host_kind=plain for it"
         findings.append(
             {
                 "id": "setting-differs",
                 "found": f"{entry['name']}: {'; '.join(places)}",
-                "expected": f"one value for all hosts of [{entry['group']}]: {entry['reason']}",
-                "fix": f"Set {entry['name']} for the group {entry['group']}, and nowhere else.",
+                "expected": f"one value for all {whom} of [{entry['group']}]: {entry['reason']}",
+                "fix": f"Set {entry['name']} {where}.",
             }
         )
     return findings
@@ -138,6 +145,20 @@ def findings_of_addresses(boards: Iterable[str], hostvars: Mapping[str, Variable
         }
         for address, names in places.items()
         if len(names) > 1
+    ]
+
+
+def findings_of_kinds(hosts: Iterable[str], hostvars: Mapping[str, Variables]) -> list[Finding]:
+    """Has a host a kind that does not exist? A playbook would take it for a board."""
+    words = " or ".join(host_kinds.KINDS)
+    return [
+        {
+            "id": "host-kind",
+            "found": f"jetson_k3s_host_kind of {host} is {kind}",
+            "expected": f"{words}: a Jetson is a board, every other computer a plain host",
+            "fix": f"Set jetson_k3s_host_kind of {host}, or of its group, to {words}.",
+        }
+        for host, kind in host_kinds.unknown(hosts, hostvars).items()
     ]
 
 
@@ -185,7 +206,7 @@ def unreadable(sources: Iterable[str]) -> list[str]:
 
 # Findings are marked as unsafe, because up to ansible-core 2.18 texts of `hostvars` lose their mark.
 FILTERS = {
-    "preflight_addresses": lambda *given: completed(findings_of_addresses(*given)),
+    "preflight_hosts": lambda *given: completed([*findings_of_addresses(*given), *findings_of_kinds(*given)]),
     "preflight_common": lambda *given: completed(findings_of_common(*given)),
     "preflight_only_in_inventory": only_in_inventory,
     "preflight_removed": removed,

@@ -172,15 +172,17 @@ def findings_of_settings(plan: Facts) -> list[Finding]:
     ]
 
 
-def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> list[str]:
-    """Names of the files that a board of this architecture (`uname -m`) takes from the bundle.
+def bundle_files(arch: str, source: str, image: str, listed: Iterable[str], plugin: bool) -> list[str]:
+    """Names of the files that a host of this architecture (`uname -m`) takes from the bundle.
 
     `source` is where K3s comes from: with 'download' it is not in the bundle. Neither is the plugin's `image`
     if that names one of a registry. `listed` are the files of SHA256SUMS, of which images with NVIDIA's
-    deviceQuery are the owner's own.
+    deviceQuery are the owner's own. A host that does not get the `plugin` needs no image of a GPU.
     """
     suffix = board_release.architecture(arch)
     k3s = [f"k3s-{suffix}", f"k3s-airgap-images-{suffix}.tar.gz"] if source == "bundle" else []
+    if not plugin:
+        return ["bundle.yml", *k3s]
     return [
         "bundle.yml",
         *k3s,
@@ -189,10 +191,12 @@ def bundle_files(arch: str, source: str, image: str, listed: Iterable[str]) -> l
     ]
 
 
-def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: str = "") -> list[Finding]:
+def findings_of_bundle(
+    bundle: Facts, arch: str, source: str = "bundle", image: str = "", plugin: bool = True
+) -> list[Finding]:
     """What is wrong with the files that this board would get."""
     if not bundle["indexed"]:
-        return findings_without_bundle(bundle, arch, image)
+        return findings_without_bundle(bundle, arch, image) if plugin else []
     fix = f"Copy or build the bundle {bundle['path']} again; `sha256sum -c SHA256SUMS` inside it must pass."
     findings = [
         {
@@ -205,7 +209,7 @@ def findings_of_bundle(bundle: Facts, arch: str, source: str = "bundle", image: 
     ]
     if findings:
         return findings
-    for name in bundle_files(arch, source, image, bundle["files"]):
+    for name in bundle_files(arch, source, image, bundle["files"], plugin):
         problem = bundle["files"].get(name, {"error": "not listed in SHA256SUMS"})["error"]
         if problem is not None:
             findings.append(

@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypedDict
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, nvidia_docker
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    board_release,
+    host_kinds,
+    nvidia_docker,
+)
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
@@ -28,11 +32,26 @@ class Due(TypedDict):
     others: list[str]
     """Archives of packages in the bundle that this board cannot use."""
     proxy: bool
+    otherwise: str
+    """How the host gets its packages without a package source: the expected state."""
+    fix: str
+
+
+# No bundle has packages for a plain host.
+ON_PLAIN = (
+    "docker.io installed by you",
+    "Install docker.io yourself, or set k3s_container_runtime to containerd for this host",
+)
 
 
 def due(facts: Facts, plan: Mapping[str, Any], bundle: Mapping[str, Any], proxy: bool) -> Due:
     """The packages by the plan of role nvidia_docker. `bundle` is what the module bundle_info has found."""
     archive = plan["archive"]
+    expected, fix = (
+        ON_PLAIN
+        if facts["host_kind"] == host_kinds.PLAIN
+        else (f"{archive} in the bundle", f"Put {archive} into the bundle (docs/offline.md)")
+    )
     suffix = f"-{board_release.architecture(facts['arch'])}.tar"
     return {
         "packages": plan["missing"],
@@ -45,6 +64,8 @@ def due(facts: Facts, plan: Mapping[str, Any], bundle: Mapping[str, Any], proxy:
             if name.startswith("debs-") and name.endswith(suffix) and name != archive
         ],
         "proxy": proxy,
+        "otherwise": expected,
+        "fix": fix,
     }
 
 
@@ -150,9 +171,8 @@ def findings_of_sources(facts: Facts, wanted: Due) -> list[Finding]:
             {
                 "id": "packages-sources",
                 "found": f"no package source in /etc/apt, and {packages} is missing",
-                "expected": f"package sources, or {wanted['archive']} in the bundle",
-                "fix": f"Put {wanted['archive']} into the bundle (docs/offline.md), or restore the sources "
-                "in /etc/apt/sources.list.d.",
+                "expected": f"package sources, or {wanted['otherwise']}",
+                "fix": f"{wanted['fix']}, or restore the sources in /etc/apt/sources.list.d.",
             }
         ]
     foreign = [one for one in sources["ubuntu"] if here and one != here]
@@ -163,7 +183,7 @@ def findings_of_sources(facts: Facts, wanted: Due) -> list[Finding]:
             {
                 "id": "packages-sources-release",
                 "found": f"package sources of {', '.join([*foreign, *other])} on a board with "
-                f"{facts['apt']['system']['name']} and L4T {facts['l4t']}",
+                f"{facts['apt']['system']['name']}" + (f" and L4T {facts['l4t']}" if facts["l4t"] else ""),
                 "expected": "package sources of the board's own releases: apt would mix them",
                 "fix": f"Correct {', '.join([*foreign, *other])} in /etc/apt/sources.list and "
                 "/etc/apt/sources.list.d, then `sudo apt update`.",
@@ -174,8 +194,8 @@ def findings_of_sources(facts: Facts, wanted: Due) -> list[Finding]:
             {
                 "id": "packages-unreachable",
                 "found": f"no default route, and {packages} is missing in the bundle and on the board",
-                "expected": f"a way to the package sources, or {wanted['archive']} in the bundle",
-                "fix": f"Put {wanted['archive']} into the bundle (docs/offline.md), or set jetson_k3s_proxy. "
+                "expected": f"a way to the package sources, or {wanted['otherwise']}",
+                "fix": f"{wanted['fix']}, or set jetson_k3s_proxy. "
                 "If the sources are in the network of the board, accept the warning.",
             }
         ]
@@ -184,7 +204,7 @@ def findings_of_sources(facts: Facts, wanted: Due) -> list[Finding]:
 
 def findings_of_packages(facts: Facts, wanted: Due) -> list[Finding]:
     """All that stands in the way of the packages that are due."""
-    apt, missing = facts["apt"], wanted["packages"]
+    apt, missing, plain = facts["apt"], wanted["packages"], facts["host_kind"] == host_kinds.PLAIN
     if missing and apt["manager"] != "apt":
         tool = f"its package manager is {apt['manager']}" if apt["manager"] else "it has no package manager"
         return [
@@ -192,10 +212,10 @@ def findings_of_packages(facts: Facts, wanted: Due) -> list[Finding]:
                 "id": "packages-no-apt",
                 "found": f"{apt['system']['name'] or 'an unknown system'}, where {tool}, lacks "
                 f"{', '.join(missing)}",
-                "expected": "a system with apt and dpkg, as JetPack has it, or one that has "
-                f"{', '.join(missing)}",
-                "fix": f"Install {' and '.join(missing)} with the means of this system (Yocto: put them into "
-                "the image, layer meta-tegra), then run this again.",
+                "expected": f"a system with apt and dpkg, or one that has {', '.join(missing)}",
+                "fix": f"Install {' and '.join(missing)} with the means of this system"
+                + ("" if plain else " (Yocto: put them into the image, layer meta-tegra)")
+                + ", then run this again.",
             }
         ]
     release = findings_of_release(facts, wanted)

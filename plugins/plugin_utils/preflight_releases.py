@@ -11,7 +11,9 @@ def rules_of_releases(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
     A release that is not known breaks none.
     """
-    return [{name: entry[name] for name in ("id",)} | rule(entry) for entry in entries]
+    return [
+        {name: entry[name] for name in ("id", "kinds") if name in entry} | rule(entry) for entry in entries
+    ]
 
 
 def rule(entry: dict[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
@@ -145,10 +146,12 @@ def advice(fix: str | list[dict[str, Any]], facts: Facts) -> str:
 
 
 def findings_of_rules(facts: Facts, rules: list[dict[str, Any]]) -> list[Finding]:
-    """A finding for each rule that applies (`when`, all of them) and whose `require` is not met."""
+    """A finding for each rule that applies (`kinds`, and all of `when`) and whose `require` is not met."""
     findings = []
     for rule in rules:
-        applies = all(holds(condition, facts) for condition in rule.get("when", []))
+        applies = facts["host_kind"] in rule.get("kinds", host_kinds.KINDS) and all(
+            holds(condition, facts) for condition in rule.get("when", [])
+        )
         if not applies or holds(rule["require"], facts):
             continue
         value = shown(rule["require"], facts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules import (
     Facts,
     Finding,
@@ -14,10 +15,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules
 FILE = "/etc/nvidia-container-runtime/config.toml"
 CONFIG = "nvidia_runtime.config"
 TEGRA = {"fact": "platform", "equals": "tegra"}
+KINDS = [host_kinds.BOARD]
 # Rules about a file that cannot be read.
 OF_THE_FILE = [
     {
         "id": "toolkit-broken",
+        "kinds": KINDS,
         "when": [TEGRA],
         "require": {"fact": f"{CONFIG}.broken", "equals": None},
         "found": f"{FILE} is no TOML ({{value}}): NVIDIA's runtime starts no container",
@@ -27,6 +30,7 @@ OF_THE_FILE = [
     {
         "id": "toolkit-unread",
         "level": "warning",
+        "kinds": KINDS,
         "when": [TEGRA],
         "require": {"fact": f"{CONFIG}.unread", "equals": None},
         "found": f"{FILE} has TOML that preflight does not read ({{value}}): its keys were not judged",
@@ -48,6 +52,7 @@ def rules_of_toolkit(entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
         rules.append(
             texts
             | {
+                "kinds": KINDS,
                 "level": entry.get("level", "error"),
                 "when": [TEGRA, *entry.get("when", [])],
                 "require": at_path if entry.get("path") else of_value,

@@ -35,7 +35,7 @@ THIRTY_PODS = json.dumps({"k3s_server_config": SERVER_SETTINGS | {"kubelet-arg":
 NOT_READY = "node.kubernetes.io/not-ready"
 DAEMONSET = ("--namespace=kube-system", "daemonset/tegra-device-plugin")
 SETTINGS = "k3s : Write K3s' configuration, unit and links"
-RUNTIME = "nvidia_docker : Ensure daemon.json makes nvidia the default runtime"
+RUNTIME = "nvidia_docker : Ensure daemon.json has the settings of the role"
 JOINING = "k3s : Ensure the agent has a token that the server accepts"
 LABELS = "k3s : Ensure the node is Ready and has its labels"
 PLUGIN = "gpu_device_plugin : Apply the DaemonSets of plugin and DRA driver"

@@ -60,6 +60,15 @@ def facts(board: str, asked: float) -> Answer:
     )
     found["k3s"] |= k3s
     found["docker"] |= docker
+    if board in os.environ.get("SCRIPTED_PLAIN", "").split(","):
+        found |= {"platform": "none", **dict.fromkeys(("jetpack", "l4t", "model", "module", "soc"))}
+        found["nvidia_runtime"] = {
+            "path": None,
+            "version": None,
+            "optional_lists": [],
+            "config": {"keys": []},
+        }
+        found["k3s"]["files"] = {}
     return found
 
 

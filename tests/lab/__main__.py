@@ -10,7 +10,7 @@ from types import FrameType
 
 from tests import boards
 from tests.lab import k3s, lab, ssh
-from tests.lab.board import Board
+from tests.lab.board import PLAIN, Board
 from tests.lab.vm.machine import Machine
 from tools import engine
 from tools.process import ToolError, say
@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
         default=lab.DEFAULT_TYPE,
         metavar="ID[,ID...]",
         help=f"which boards, the last one repeated (default: {lab.DEFAULT_TYPE}; "
-        f"all: {', '.join(boards.load())})",
+        f"all: {', '.join(boards.load())}; {PLAIN}: a plain host, without a SIMULATED Tegra)",
     )
     up.add_argument(
         "--grade",

@@ -20,6 +20,8 @@ from tools.process import ToolError, run, tail
 
 BOARD_LABEL = f"{LABEL}.board"
 TYPE_LABEL = f"{LABEL}.type"
+PLAIN = "plain"
+"""The type of a host that is no board: the same computer without a SIMULATED Tegra."""
 READY_SECONDS = 120
 NEW_TREE = f"/{staging.TREE}.new"
 NVPMODEL_UNIT = """\
@@ -60,7 +62,9 @@ class Board:
 
     @property
     def variables(self) -> Mapping[str, object]:
-        return {"ansible_become_password": SUDO_PASSWORD} if asks_for_password(self.name) else {}
+        password = {"ansible_become_password": SUDO_PASSWORD} if asks_for_password(self.name) else {}
+        kind = {"jetson_k3s_host_kind": "plain", "k3s_container_runtime": "containerd"}
+        return password | (kind if self.type == PLAIN else {})
 
     def exec(self, *command: str, check: bool = True, timeout: float | None = 120) -> str:
         """Run a command on the board as root, past SSH; return its stdout, or raise ToolError."""
@@ -117,8 +121,11 @@ def find(lab: str) -> list[Board]:
     return sorted(found, key=lambda board: int(board.name.rpartition("-")[2]))
 
 
-def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
-    """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside."""
+def create(lab: str, name: str, address: str, fixture: boards.Fixture | None) -> None:
+    """Create a board's container, not started yet, with its simulated hardware and its SSH keys inside.
+
+    Without a fixture it is a plain host.
+    """
     container = f"{lab}-{name}"
     volumes = []
     for place in VOLUMES:
@@ -132,7 +139,7 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
         f"--hostname={name}",
         *labels(lab),
         f"--label={BOARD_LABEL}={name}",
-        f"--label={TYPE_LABEL}={fixture.id}",
+        f"--label={TYPE_LABEL}={fixture.id if fixture else PLAIN}",
         f"--network={network_name(lab)}",
         f"--network-alias={name}",
         f"--ip={address}",
@@ -148,11 +155,14 @@ def create(lab: str, name: str, address: str, fixture: boards.Fixture) -> None:
         "--stop-signal=SIGRTMIN+3",
         *volumes,
         board_image(),
-        "/usr/local/lib/jetson-k3s-lab/board-init",
+        staging.BOARD_INIT,
     )
     with staging.directory() as stage:
-        host_key = staging.own_files(stage, lab, name)
-        staging.tegra(stage, fixture, "ready")
+        if fixture:
+            host_key = staging.own_files(stage, lab, name)
+            staging.tegra(stage, fixture, "ready")
+        else:
+            host_key = staging.plain_files(stage, lab, name)
         docker("cp", "--archive", f"{stage}/.", f"{container}:/")
         if asks_for_password(name):
             empty = stage / "empty"

@@ -39,7 +39,7 @@ def up(name: str, types: Sequence[str], which: str = "", grade: str = CONTAINER)
     A lab that is up already is left as it is; stopped boards are started, missing ones are added. `which` is
     the K3s of the bundle, as k3s.k3s() takes it; `grade` says if the boards are containers or machines.
     """
-    _check(name, types)
+    _check(name, types, grade)
     with engine.kept():  # until a board runs on it
         return _up(name, types, which, grade)
 
@@ -58,9 +58,13 @@ def _up(name: str, types: Sequence[str], which: str, grade: str) -> list[Board |
         _check_existing(name, existing, wanted, grade)
         with step(f"starting {len(wanted)} virtual board(s)"):
             for number, (board_name, kind) in enumerate(wanted.items()):
-                if board_name not in existing:
-                    create = machine.create if grade == ARM64 else board.create
-                    create(name, board_name, f"{subnet}.{FIRST_ADDRESS + number}", fixtures[kind])
+                address = f"{subnet}.{FIRST_ADDRESS + number}"
+                if board_name in existing:
+                    continue
+                if grade == ARM64:
+                    machine.create(name, board_name, address, fixtures[kind])
+                else:
+                    board.create(name, board_name, address, fixtures.get(kind))
             _start(find(name))
         ready = find(name)
         inventory.control_directory(name).mkdir(exist_ok=True)
@@ -165,12 +169,12 @@ def _sweep(name: str) -> bool:
     return bool(containers or networks or volumes)
 
 
-def _check(name: str, types: Sequence[str]) -> None:
+def _check(name: str, types: Sequence[str], grade: str) -> None:
     if not NAME.fullmatch(name):
         raise ToolError(f"{name!r} is no name for a lab: up to 30 of a-z, 0-9 and -, no - at the ends")
-    known = boards.load()
+    known = [*boards.load(), *([board.PLAIN] if grade == CONTAINER else [])]
     if unknown := [kind for kind in types if kind not in known]:
-        raise ToolError(f"no such board type: {', '.join(unknown)}; boards.json has {', '.join(known)}")
+        raise ToolError(f"no such board type: {', '.join(unknown)}; there are {', '.join(known)}")
     if not 0 < len(types) <= MOST_BOARDS:
         raise ToolError(f"a lab has 1 to {MOST_BOARDS} boards, not {len(types)}")
 

@@ -4,7 +4,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -13,6 +13,8 @@ from tests.lab import k3s, ssh, workloads
 from tests.lab.images import USER
 
 HERE = Path(__file__).parent
+BOARD_INIT = "/usr/local/lib/jetson-k3s-lab/board-init"
+RUNTIME = "/usr/bin/nvidia-container-runtime"
 VIRTUAL_BOARD = "/usr/local/lib/jetson-k3s-lab/virtual-board"
 # The part of the NVIDIA runtime's stand-in that knows who gets the GPU.
 RUNTIME_EDITOR = "/usr/local/lib/jetson-k3s-lab/edit-container"
@@ -22,12 +24,19 @@ CONTAINER_HOOK = "/usr/local/lib/jetson-k3s-lab/container-hook"
 TOOLKIT_VERSION = "/usr/local/lib/jetson-k3s-lab/toolkit-version"
 # What a board gets besides the image: (file of the checkout, path on the board, mode).
 OWN_FILES = (
-    (HERE / "virtual_board/board-init", "usr/local/lib/jetson-k3s-lab/board-init", 0o755),
+    (HERE / "virtual_board/board-init", BOARD_INIT.lstrip("/"), 0o755),
     (HERE / "virtual_board/virtual_board.py", VIRTUAL_BOARD.lstrip("/"), 0o755),
     (HERE / "virtual_board/virtual-board.service", "etc/systemd/system/virtual-board.service", 0o644),
-    (HERE / "nvidia_runtime/nvidia-container-runtime", "usr/bin/nvidia-container-runtime", 0o755),
+    (HERE / "nvidia_runtime/nvidia-container-runtime", RUNTIME.lstrip("/"), 0o755),
     (HERE / "nvidia_runtime/runtime.py", RUNTIME_EDITOR.lstrip("/"), 0o755),
     (HERE / "nvidia_runtime/container_hook.py", CONTAINER_HOOK.lstrip("/"), 0o755),
+)
+# A plain host gets nothing of NVIDIA's. Its containers are clamped as those of a board.
+CLAMP = "/usr/local/lib/jetson-k3s-lab/runc-clamp"
+PLAIN_FILES = (
+    (HERE / "virtual_board/board-init", BOARD_INIT.lstrip("/"), 0o755),
+    (HERE / "nvidia_runtime/nvidia-container-runtime", CLAMP.lstrip("/"), 0o755),
+    (HERE / "nvidia_runtime/runtime.py", RUNTIME_EDITOR.lstrip("/"), 0o755),
 )
 TREE = "var/lib/simulated-tegra"
 
@@ -46,25 +55,45 @@ def directory() -> Iterator[Path]:
 
 
 def own_files(stage: Path, lab: str, name: str) -> str:
-    """Stage the lab's files and the SSH keys; return the public host key."""
-    for source, path, mode in OWN_FILES:
-        target = stage / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
-        target.chmod(mode)
+    """Stage the lab's files of a board and the SSH keys; return the public host key."""
+    _copy(stage, OWN_FILES)
     (stage / "usr/bin/nvidia-ctk").symlink_to("nvidia-container-runtime")
     wanted = stage / "etc/systemd/system/sysinit.target.wants/virtual-board.service"
     wanted.parent.mkdir()
     wanted.symlink_to("../virtual-board.service")
-    for_k3s(stage)
+    for_k3s(stage, RUNTIME)
+    return _keys(stage, lab, name)
+
+
+def plain_files(stage: Path, lab: str, name: str) -> str:
+    """Stage the same of a plain host: no Tegra, and nothing of NVIDIA's."""
+    _copy(stage, PLAIN_FILES)
+    version = stage / TOOLKIT_VERSION.lstrip("/")
+    version.write_text("none\n")
+    for_k3s(stage, CLAMP)
+    return _keys(stage, lab, name)
+
+
+def _copy(stage: Path, files: Sequence[tuple[Path, str, int]]) -> None:
+    for source, path, mode in files:
+        target = stage / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, target)
+        target.chmod(mode)
+
+
+def _keys(stage: Path, lab: str, name: str) -> str:
     authorized = stage / "etc/ssh/authorized_keys" / USER
     authorized.parent.mkdir(parents=True)
     authorized.write_text(ssh.make_key(ssh.key_path(lab), f"jetson-k3s lab {lab}"))
     return ssh.make_key(stage / "etc/ssh/ssh_host_ed25519_key", name)
 
 
-def for_k3s(stage: Path) -> None:
-    """Stage what K3s needs on a board that shares cgroups with others, and whose root may lack rights."""
+def for_k3s(stage: Path, clamp: str) -> None:
+    """Stage what K3s needs on a host that shares cgroups with others, and whose root may lack rights.
+
+    `clamp` is the program that edits containers, and starts the real runc.
+    """
     files = {
         "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml": k3s.BOARD_SETTINGS,
         "etc/systemd/system/k3s.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
@@ -76,7 +105,7 @@ def for_k3s(stage: Path) -> None:
         path.write_text(text)
     before_runc = stage / "usr/local/sbin/runc"
     before_runc.parent.mkdir(parents=True)
-    before_runc.symlink_to("/usr/bin/nvidia-container-runtime")
+    before_runc.symlink_to(clamp)
 
 
 def tegra(

@@ -78,7 +78,7 @@ def fit(releases: Sequence[str], fact: str, board: dict[str, Any], of: Sequence[
         raise ValueError(f"rules about {fact} have other releases than {releases}: {bounds}")
 
     def fits(release: str) -> bool:
-        facts = {**board, outer: {inner: release} if inner else release}
+        facts = {"host_kind": "board", **board, outer: {inner: release} if inner else release}
         return not preflight_rules.findings_of_rules(facts, reads)
 
     return ranges(releases, fits)

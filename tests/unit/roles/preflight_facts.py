@@ -102,6 +102,7 @@ GOOD: dict[str, Any] = {
     },
     "controller": {"ansible_core": "2.19.4"},
     "role": "server",
+    "host_kind": "board",
     "container_runtime": "docker",
     "flannel_backend": "vxlan",
     "network_policy": True,

@@ -35,6 +35,9 @@ NODE = {
 }  # fmt: skip
 
 
+KINDS = {"a": "board"}
+
+
 def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
     used = {"requests": {GPU: 1}, "allocated": {GPU: 1}, "unseen_by": None}
     return {"namespace": "n", "name": name, "node": on, "phase": phase, **used}
@@ -43,7 +46,9 @@ def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
 def status_with(answer: str, *pods: Data) -> Any:
     """The status of a cluster with one node, whose plugin gives this answer."""
     answers = {"a": {"stdout": answer}}
-    return filters.status({"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers})
+    return filters.status(
+        {"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers}, KINDS
+    )
 
 
 def test_shares_have_limit_use_and_weight() -> None:
@@ -117,7 +122,7 @@ def test_claims_are_shown_with_their_device() -> None:
         "claims": [observe.claim_facts(claim) for claim in given],
         "answers": {"a": {"problem": "no pod of the device plugin runs there"}},
     }
-    found = filters.status(observed)
+    found = filters.status(observed, KINDS)
     (device,) = found["nodes"][0]["devices"]
     assert (device["name"], device["sharing"]) == ("igpu-0", "capacity")
     assert device["capacity"] == {"memory": "6Gi"}
@@ -188,7 +193,9 @@ def test_answer_of_an_older_plugin_is_a_problem_of_its_node(text: str) -> None:
 def test_node_without_gpu_and_labels_has_a_row() -> None:
     bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
     answers = {"x": {"problem": "no pod"}}
-    found = filters.status({"nodes": [bare], "pods": [], "devices": [], "claims": [], "answers": answers})
+    found = filters.status(
+        {"nodes": [bare], "pods": [], "devices": [], "claims": [], "answers": answers}, KINDS
+    )
     assert filters.table(found).splitlines()[1].split() == ["x", "Ready", "-", "-", "-", "none"]
 
 
@@ -401,7 +408,7 @@ def test_board_whose_boot_refuses_pods_has_a_line(docker: Data, label: str, says
     answers = {"a": {"stdout": '{"containers": []}'}}
     observed = {"nodes": [node], "pods": [], "devices": [], "claims": [], "answers": answers, "tokens": []}
     boards = {"A": facts(("server-ca", 91, "ca")) | {"docker": docker}}
-    whole = filters.status(observed) | status.credentials(observed, ["A"], boards, NOW)
+    whole = filters.status(observed, KINDS) | status.credentials(observed, ["A"], boards, NOW)
     text = status.reboots_table(whole)
     assert ("no instance of the device plugin stands by" in text) is bool(says)
     assert says in text

@@ -28,6 +28,7 @@ SETTINGS: Any = {
     "node": "node-1",
     "mode": "standard",
     "api": "device-plugin",
+    "kind": "board",
     "container_runtime": "docker",
     "timeout": 300,
 }
@@ -89,7 +90,14 @@ def test_the_report_has_the_board_and_says_when_it_is_the_labs() -> None:
     assert planned["simulated"] is True
     assert plan({"simulated": True})["simulated"] is True, "without the lab's bundle"
     assert planned["board"] == {
-        **{"name": "jetson-1", "node": "node-1", "model": "a Jetson", "module": None, "soc": None},
+        **{
+            "name": "jetson-1",
+            "node": "node-1",
+            "kind": "board",
+            "model": "a Jetson",
+            "module": None,
+            "soc": None,
+        },
         **{"l4t": "36.4.3", "jetpack": None, "memory_bytes": 8},
     }
     assert plan()["simulated"] is False

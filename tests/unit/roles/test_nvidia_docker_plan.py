@@ -20,6 +20,7 @@ ARCHIVE, RUNTIME = "debs-jetpack6-arm64.tar", "nvidia-container-toolkit"
 BUNDLE: Data = {"files": {ARCHIVE: {"error": None, "packages": {RUNTIME: "1.18.0-1", "docker.io": "1"}}}}
 SETTINGS: Data = {
     "with_engine": True,
+    "with_runtime": True,
     **{
         name: CONSTANTS[f"__nvidia_docker_{name}"]
         for name in ("engine_packages", "runtime_packages", "engine_family", "runtime_family")

@@ -216,6 +216,7 @@ FOR_EACH_HOST = {
     "bundle_debs_keyrings": "of this computer, which alone makes a bundle",
     "bundle_plugin_archive": "of this computer, which alone makes a bundle",
     "jetson_k3s_confirm": "given with -e, for one run",
+    "jetson_k3s_host_kind": "of each host, from hostvars",
     "k3s_reset_cluster": "given with -e, for one run",
     "k3s_backup_accepted_sha256": "given with -e, for one run",
     "k3s_backup_file": "given with -e, for one run",

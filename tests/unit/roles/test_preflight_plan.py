@@ -21,6 +21,7 @@ SETTINGS: Data = {
     "addresses": ["10.0.0.1", ""],
     "bundle": False,
     "confirmed": [],
+    "host_kind": "board",
     "container_runtime": "docker",
     "strict": False,
     "api": "device-plugin",
@@ -108,7 +109,11 @@ def board(
     }
     mine, bundle = of_boards[host], BUNDLE | (files or {})
     given: Any = SETTINGS | settings
-    docker: Any = DOCKER_SETTINGS | {"confirmed": given["confirmed"]}
+    docker: Any = DOCKER_SETTINGS | {
+        "confirmed": given["confirmed"],
+        "with_engine": given["container_runtime"] == "docker",
+        "with_runtime": given["host_kind"] == "board",
+    }
     results: Any = {
         "server": SERVER,
         "nodes": [],
