@@ -188,9 +188,9 @@ def warning(events: Sequence[Data], name: str) -> str:
 class Namespace:
     """The namespace of one node's checks. `params` are the module's: node, image, resource, timeout, ..."""
 
-    def __init__(self, params: Data) -> None:
+    def __init__(self, params: Data, prefix: str = "gpu-verify-") -> None:
         self.params = params
-        self.name = "gpu-verify-" + params["node"].replace(".", "-")
+        self.name = prefix + params["node"].replace(".", "-")
 
     def open(self, manifests: Sequence[Data] = ()) -> None:
         """Make the namespace with these objects in it, after removing the objects of an interrupted run."""
