@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""playbooks/hil.py: its exit status, and that boards are reset in each case. Ansible is a stand-in.
+"""playbooks/hil.py: its exit status, boards that are reset or kept, and jobs. Ansible is a stand-in.
 
 The examples for CI systems fit those systems' schemas, and test the commit that they are run for.
 """
@@ -46,14 +46,15 @@ class Ansible:
         (directory / "inventory").write_text("[server]\njetson-1\n")
         self.does("site", "true")
         self.does("verify", "true")
+        self.does("test", "true")
         self.does("reset", "true")
 
     def does(self, playbook: str, script: str) -> None:
         (self.directory / playbook).write_text(script + "\n")
 
-    def publishes(self, exit_code: int, then: str = "true") -> None:
+    def publishes(self, exit_code: int, then: str = "true", playbook: str = "verify") -> None:
         index = json.dumps({"exit_code": exit_code, "simulated": True})
-        self.does("verify", f"echo '{index}' > {self.reports}/index.json; {then}")
+        self.does(playbook, f"echo '{index}' > {self.reports}/index.json; {then}")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         options = (f"--inventory={self.directory}/inventory", f"--reports={self.reports}")
@@ -210,6 +211,88 @@ def test_boards_are_reset_when_the_run_is_stopped(ansible: Ansible, number: sign
 def test_a_signal_during_the_reset_ends_it(ansible: Ansible) -> None:
     ansible.publishes(0)
     assert stopped(ansible, signal.SIGTERM, "reset")[0] == 2
+
+
+@pytest.fixture
+def job(ansible: Ansible) -> str:
+    """The option of a job whose manifest is there."""
+    (ansible.directory / "job.yaml").write_text("kind: Job\n")
+    return "--job=job.yaml"
+
+
+@pytest.mark.parametrize(
+    ("published", "playbook", "expected"),
+    [(0, "exit 0", 0), (1, "exit 2", 1), (2, "exit 2", 2), (0, "exit 2", 2)],
+)
+def test_exit_status_of_a_job_is_what_the_reports_say(
+    ansible: Ansible, job: str, published: int, playbook: str, expected: int
+) -> None:
+    ansible.publishes(published, playbook, "test")
+    status, output = ansible.run(job)
+    assert status == expected, output
+    assert ansible.playbooks == ["test"], "the boards are nodes, and stay so"
+
+
+def test_boards_are_provisioned_and_reset_for_a_job_if_somebody_says_so(ansible: Ansible, job: str) -> None:
+    ansible.publishes(0, playbook="test")
+    assert ansible.run(job, "--provision", "--reset")[0] == 0
+    assert ansible.playbooks == ["site", "test", "reset"]
+    assert "--skip-tags=gpu_verify" in ansible.calls[0]
+
+
+def test_options_of_a_job_are_the_settings_of_its_role(ansible: Ansible, job: str) -> None:
+    ansible.publishes(0, playbook="test")
+    options = ("--artifacts=out", "--timeout=90m", "--wait=1h", "--disk=1Gi", "--artifacts-limit=1Gi")
+    given = ("--boards=jetson-2", "--image=app.tar", "--", "-e", "gpu_verify_mode=undisturbed")
+    assert ansible.run(job, *options, *given)[0] == 0
+    (call,) = ansible.calls
+    settings = json.loads(re.findall(r"--extra-vars=({.*?})", call)[0])
+    assert settings == {
+        "gpu_job_manifest": f"{ansible.directory}/job.yaml",
+        "gpu_job_image": "app.tar",
+        "gpu_job_artifacts": f"{ansible.directory}/out",
+        "gpu_job_artifacts_limit": "1Gi",
+        "gpu_job_disk_limit": "1Gi",
+        "gpu_job_timeout": 5400,
+        "gpu_job_wait": 3600,
+    }
+    assert "--limit=jetson-2" in call and "-e gpu_verify_mode=undisturbed" in call
+
+
+def test_command_of_an_image_is_split_as_in_a_shell(ansible: Ansible) -> None:
+    ansible.publishes(0, playbook="test")
+    assert ansible.run("--image=app:1", "--command=sh -c 'pytest -q'")[0] == 0
+    assert '"gpu_job_command": ["sh", "-c", "pytest -q"]' in ansible.calls[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--job=missing.yaml"], "there is no manifest missing.yaml"),
+        (["--artifacts=out"], "an option of a job is given, and no job: add --job FILE or --image IMAGE"),
+        (["--provision"], "an option of a job is given, and no job"),
+        (["--image=a", "--timeout=soon"], "'soon' is no duration: write seconds, or such as 90s, 30m or 2h"),
+    ],
+)
+def test_wrong_options_of_a_job_are_told_before_anything_is_run(
+    ansible: Ansible, options: list[str], message: str
+) -> None:
+    status, output = ansible.run(*options)
+    assert (status, message in output, ansible.playbooks) == (2, True, [])
+
+
+def test_stopped_run_removes_its_job(ansible: Ansible, job: str) -> None:
+    ready = ansible.directory / "ready"
+    os.mkfifo(ready)
+    run_test = f"trap 'kill $!; exit 99' INT; sleep 60 & echo > {ready}; wait $!"
+    ansible.does("test", f'case "$*" in *=absent*) exit 0;; esac; {run_test}')
+    with ansible.start(job, "--reset") as process:
+        ready.read_text()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert ansible.playbooks == ["test", "test", "reset"]
+    assert "gpu_job_state=absent --tags=gpu_job" in ansible.calls[1]
 
 
 EXAMPLES = CHECKOUT / "docs" / "ci"
