@@ -20,7 +20,6 @@ VOLUME = "results"
 RESULTS = "/results"
 COMPANION = "jetson-k3s-companion"
 COMPANION_SYS = "jetson-k3s-sys"
-LABEL = "jetson-k3s.github.io/test"
 DISK = "ephemeral-storage"
 GRACE_SECONDS = 600
 """A Job whose run was killed ends by itself this long after its limit: until then its files are fetched."""
@@ -311,8 +310,6 @@ def plan(text: str, path: str, settings: Settings, *, node: str, runtime_class: 
         owner.pop("namespace", None)
         owner.pop("generateName", None)
     metadata["name"] = name
-    labels = template.setdefault("metadata", {}).get("labels") or {}
-    template["metadata"]["labels"] = {**labels, LABEL: "true"}
     return {
         "objects": [*copy.deepcopy(others), job],
         "job": name,

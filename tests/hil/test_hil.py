@@ -296,11 +296,14 @@ def test_stopped_run_removes_its_job(ansible: Ansible, job: str) -> None:
 
 
 EXAMPLES = CHECKOUT / "docs" / "ci"
+GITLAB = ("--builtin-schema=vendor.gitlab-ci", "--data-transform=gitlab-ci")
 GITHUB = ("--builtin-schema=vendor.github-workflows",)
 SCHEMAS = {
     "github-actions.yml": GITHUB,
     "own-image.yml": GITHUB,
-    "gitlab-ci.yml": ("--builtin-schema=vendor.gitlab-ci", "--data-transform=gitlab-ci"),
+    "gitlab-ci.yml": GITLAB,
+    "github.yml": GITHUB,
+    "gitlab.yml": GITLAB,
 }
 
 
@@ -341,6 +344,28 @@ def commands(example: dict[str, Any]) -> list[str]:
     for step in job.get("steps", []):
         lines += step.get("run", "").replace("\\\n", " ").splitlines()
     return [" ".join(line.split()) for line in lines if "reports &&" not in line]
+
+
+def test_both_examples_for_other_repositories_run_the_same_commands() -> None:
+    github = yaml.safe_load((EXAMPLES / "github.yml").read_text())["jobs"]["test"]["steps"]
+    gitlab = yaml.safe_load((EXAMPLES / "gitlab.yml").read_text())["jetson"]["script"]
+    commands = [step["run"].replace("\\\n", " ") for step in github if "run" in step]
+    both = [[" ".join(one.split()) for one in lines] for lines in (commands, gitlab)]
+    assert both[0] == both[1]
+
+
+def test_command_of_the_examples_is_one_that_hil_py_takes(ansible: Ansible) -> None:
+    (command,) = [
+        one
+        for one in yaml.safe_load((EXAMPLES / "gitlab.yml").read_text())["jetson"]["script"]
+        if "jetson-k3s test" in one
+    ]
+    words = command.partition(" test ")[2].split()
+    (ansible.directory / "jetson-test.yaml").touch()
+    del words[: words.index("--job")]
+    ansible.publishes(0, playbook="test")
+    status, output = ansible.run(*(one.replace("reports", str(ansible.reports)) for one in words))
+    assert status == 0, output
 
 
 def test_both_examples_for_this_repository_test_the_commit_in_the_same_way() -> None:
