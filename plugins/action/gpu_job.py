@@ -74,7 +74,8 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
         given, variables = self._task.args, task_vars or {}
         try:
             if "state" in given:
-                return result | self._step(variables, **given)
+                self._step(variables, **given)
+                return result | {"changed": False}
             if "board" not in given:
                 return result | checked(given["request"])
             return result | self._ran(given["request"], given["board"], variables)
@@ -96,7 +97,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
         if done.get("failed"):
             said = done.get("msg") or done.get("module_stderr") or "no answer"
             raise StepError(str(said), str(done.get("fix") or ""))
-        return {name: value for name, value in done.items() if name != "invocation"}
+        return done
 
     def _ran(self, request: Data, board: Data, variables: Data) -> Data:
         """Run the job on a board. JobError, OSError, StepError, ServerGoneError."""
@@ -125,4 +126,9 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
             lambda state, **arguments: self._step(variables, state=state, **arguments),
             lambda text: display.display(shown(text)),
         )
-        return {"changed": False, "job": runner.run()}
+        try:
+            return {"changed": False, "job": runner.run()}
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise StepError(
+                f"the answer of {board['server']} makes no sense ({type(error).__name__}: {error})"
+            ) from None

@@ -230,7 +230,7 @@ class Runner:
         except gpu_job_results.ResultsError as error:
             fix = "Let the job write plain names below /results, and at most --artifacts-limit bytes."
             return none | {"status": "failed", "reason": f"no file was taken: {error}", "fix": fix}
-        except (StepError, ServerGoneError, OSError) as error:
+        except (StepError, ServerGoneError, OSError, ValueError) as error:
             return none | {"status": "error", "reason": str(error), "fix": "Run the same command again."}
         finally:
             self.archive = str(packed.get("path", ""))
@@ -268,12 +268,12 @@ class Runner:
         request, plan = self.request, self.request.plan
         output = Output(request.output, request.board, len(plan["containers"]) > 1, self.say)
         output.begin()
-        begun = self.step("started", objects=plan["objects"], companion=COMPANION)
-        began = self.clock()
-        self.note("job created")
         outcome = Outcome(ERROR, "the run was interrupted", "Run the same command again.")
         artifacts = None
         try:
+            begun = self.step("started", objects=plan["objects"], companion=COMPANION)
+            began = self.clock()
+            self.note("job created")
             outcome = self.follow(output, begun["node"]["boot_id"], began)
             seconds = round(self.clock() - began, 3)
             self.note(f"job {outcome.status}" + (f": {outcome.reason}" if outcome.reason else ""))

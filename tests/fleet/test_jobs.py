@@ -155,12 +155,13 @@ def test_bad_job_is_refused_before_a_board_is_reached(lab: Lab, settings: Answer
 
 def test_image_of_an_archive_is_put_on_the_boards_and_taken_away(lab: Lab) -> None:
     archive.write(lab.here / "app.tar", ["app:9"], "amd64", {}, {})
-    run = lab.test("--limit=jetson-2", gpu_job_image="app.tar")
+    new = fault("jetson-2", "command", {"rc": 1}, argv=["docker", "image", "inspect", "app:9"])
+    run = lab.test("--limit=jetson-2", gpu_job_image="app.tar", faults=[new])
     assert run.code == 0, run.said
     commands = [
         given["_raw_params"] or given["argv"] for _, module, given in run.calls if module == "command"
     ]
-    docker = [words for words in commands if words[0] == "docker"]
+    docker = [words for words in commands if words[0] == "docker" and words[2] != "inspect"]
     assert docker[0] == ["docker", "load", "--input", "/var/lib/jetson-k3s/uploads/made/image.tar"]
     assert docker[-1] == ["docker", "image", "rm", "--force", "app:9"]
     (started,) = [given for _, _, given in run.calls if given.get("state") == "started"]
@@ -187,6 +188,15 @@ def test_image_that_cannot_be_loaded_is_a_result_of_its_own(lab: Lab) -> None:
     run = lab.test("--limit=jetson-2", gpu_job_image="app.tar", faults=[full])
     assert run.code == 2, run.said
     assert lab.report("jetson-2")["failures"] == ["job: the image is not on the board: No space left"]
+
+
+def test_board_that_another_run_has_locked_is_named_and_the_others_go_on(lab: Lab) -> None:
+    refused = {"failed": True, "msg": "jetson-2: locked by anna@ops1, who runs test.yml"}
+    run = lab.test(faults=[fault("jetson-2", "run_lock", refused, state="locked")])
+    assert run.code == 2, run.said
+    assert lab.index() == {"jetson-1": "passed", "jetson-2": "error", "jetson-3": "passed"}
+    assert lab.report("jetson-2")["failures"] == ["job: jetson-2: locked by anna@ops1, who runs test.yml"]
+    assert steps(run, "jetson-2") == []
 
 
 def test_what_an_interrupted_run_has_left_is_removed_without_a_new_report(lab: Lab) -> None:
