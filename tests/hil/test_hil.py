@@ -15,9 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.labels import node_labels
 
+from tests import boards
+from tests.hil import schemas
 from tools.cache import CHECKOUT
 from tools.process import run
 
@@ -312,8 +317,32 @@ def check(path: Path, *schema: str) -> None:
     run([Path(sys.executable).with_name("check-jsonschema"), *schema, path])
 
 
+# Of systems that publish none as a file.
+TRANSCRIBED = {"osmo-pool.yml": schemas.OSMO, "jumpstarter-exporter.yml": schemas.JUMPSTARTER}
+
+
 def test_every_example_has_a_schema() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == set(SCHEMAS)
+    assert {path.name for path in EXAMPLES.iterdir()} == {*SCHEMAS, *TRANSCRIBED}
+
+
+@pytest.mark.parametrize("name", TRANSCRIBED)
+def test_example_fits_the_interface_of_its_system(name: str) -> None:
+    jsonschema.validate(yaml.safe_load((EXAMPLES / name).read_text()), TRANSCRIBED[name])
+
+
+def test_pool_of_osmo_names_its_own_templates_and_our_labels(tmp_path: Path) -> None:
+    configs = yaml.safe_load((EXAMPLES / "osmo-pool.yml").read_text())["services"]["configs"]
+    pool = configs["pools"]["jetson"]
+    used = {*pool["common_pod_template"]}.union(
+        *(one["override_pod_template"] for one in pool["platforms"].values())
+    )
+    assert used - {"default_user", "default_ctrl"} == set(configs["podTemplates"])
+    assert pool["default_platform"] in pool["platforms"]
+    boards.build(boards.load()["orinnano-jp6"], tmp_path)
+    labels = node_labels(detect(tmp_path)) | {"kubernetes.io/arch": "arm64"}
+    labels["jetson-k3s.github.io/device-plugin"] = "true"
+    for template in configs["podTemplates"].values():
+        assert template["spec"]["nodeSelector"].items() <= labels.items()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -364,7 +393,7 @@ def test_command_of_the_examples_is_one_that_hil_py_takes(ansible: Ansible) -> N
     (ansible.directory / "jetson-test.yaml").touch()
     del words[: words.index("--job")]
     ansible.publishes(0, playbook="test")
-    status, output = ansible.run(*(one.replace("reports", str(ansible.reports)) for one in words))
+    status, output = ansible.run(*words, f"--reports={ansible.reports}")
     assert status == 0, output
 
 
