@@ -26,8 +26,10 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 )
 
 PREFIX = "gpu-test-"
-AGENT = "app.kubernetes.io/name=tegra-gpu-agent"
-AGENT_PORT = 9401
+AGENT = "tegra-gpu-agent"
+METERS = "app.kubernetes.io/name in (tegra-device-plugin, {})".format(AGENT)
+# Of the plugin's metrics, and of the agent's.
+PORTS = (9400, 9401)
 # The node agent's, else the plugin's with units (docs/monitoring.md).
 MEMORY = re.compile(
     r"^tegra_(?:gpu_agent_container|device_plugin)_memory_used_bytes\{([^}]*)\} ([0-9.e+]+)$", re.MULTILINE
@@ -164,55 +166,61 @@ def gpu_memory(text: str, namespace: str) -> Dict[str, int]:
 
 
 def measured_gpu_memory(node: str, namespace: str) -> Dict[str, int]:
-    """{pod: bytes} by the node agent, {} without one."""
+    """{pod: bytes} by the node agent, else by the plugin's ledgers; {} if neither measures it."""
     try:
-        agents = listed(
-            "pods", "--all-namespaces", "--selector=" + AGENT, "--field-selector=spec.nodeName=" + node
+        pods = listed(
+            "pods", "--all-namespaces", "--selector=" + METERS, "--field-selector=spec.nodeName=" + node
         )
-        for agent in agents:
+        pods.sort(key=lambda pod: PORTS.index(port_of(pod)), reverse=True)
+        for pod in pods:
             page = "/api/v1/namespaces/{namespace}/pods/{name}:{port}/proxy/metrics".format(
-                port=AGENT_PORT, **{key: agent["metadata"][key] for key in ("namespace", "name")}
+                port=port_of(pod), **{key: pod["metadata"][key] for key in ("namespace", "name")}
             )
-            return gpu_memory(run("get", "--raw", page, timeout=KUBECTL_SECONDS), namespace)
+            found = gpu_memory(run("get", "--raw", page, timeout=KUBECTL_SECONDS), namespace)
+            if found:
+                return found
     except KubectlError:
         pass
     return {}
 
 
-def warnings(namespace: Namespace) -> List[str]:
+def port_of(pod: Data) -> int:
+    """The port of a pod's metrics."""
+    return PORTS[pod["metadata"].get("labels", {}).get("app.kubernetes.io/name") == AGENT]
+
+
+def warnings(events: Sequence[Data]) -> List[str]:
     """Warnings about the job's objects, the newest last."""
     found = [
         "{}: {}".format(event.get("reason"), event.get("message"))
-        for event in sorted(
-            namespace.events(), key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or ""
-        )
+        for event in sorted(events, key=lambda one: one.get("lastTimestamp") or one.get("eventTime") or "")
         if event.get("type") == "Warning"
     ]
     return [text for place, text in enumerate(found) if text not in found[:place]][-20:]
 
 
 def observe(namespace: Namespace, job: str, names: Sequence[str], cursors: Data) -> Data:
-    """One round: the pod, the node, new output of the containers by name, and the next cursors."""
-    node = namespace.params["node"]
-    pods = listed("pods", "--namespace=" + namespace.name, "--selector=job-name=" + job)
-    state = pod_state(pods)
-    item = get("job", job, "--namespace=" + namespace.name) or {}
+    """One look: the pod, the node, new output of the containers by name, and the next cursors."""
+    kinds: Dict[str, List[Data]] = {"Pod": [], "Job": [], "Event": []}
+    for item in listed("pods,jobs,events", "--namespace=" + namespace.name):
+        kinds[item["kind"]].append(item)
+    state = pod_state([pod for pod in kinds["Pod"] if pod["metadata"]["labels"].get("job-name") == job])
+    node = node_state(namespace.params["node"])
     output, following = {}, dict(cursors)
-    node_now = node_state(node)
     for container in state["containers"] if state else ():
         name = container["name"]
-        if name in names and container["ran"] and node_now["ready"]:
+        if name in names and container["ran"] and node["ready"]:
             output[name], following[name] = new_output(
                 namespace.name, state["name"] if state else "", name, following.get(name) or {}
             )
     return {
         "pod": state,
-        "job_failed": condition(item, "Failed").get("reason") or "",
-        "node": node_now,
+        "job_failed": next((condition(one, "Failed").get("reason") or "" for one in kinds["Job"]), ""),
+        "node": node,
         "output": output,
         "cursors": following,
-        "gpu_memory": measured_gpu_memory(node, namespace.name) if state and node_now["ready"] else {},
-        "warnings": warnings(namespace),
+        "gpu_memory": {},
+        "warnings": warnings(kinds["Event"]),
     }
 
 

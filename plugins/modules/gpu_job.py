@@ -71,6 +71,8 @@ ARCHIVE = "results.tar"
 HEADERS = 32 << 20
 PACK_SECONDS = 600
 TOO_LARGE = 3
+# Each look starts kubectl several times, which is work for a small server.
+LOOK_SECONDS = 2
 
 
 def started(params: Data) -> Data:
@@ -110,9 +112,11 @@ def observed(params: Data) -> Data:
         states = [(one["name"], one["state"]) for one in (seen["pod"] or {}).get("containers", [])]
         news = any(seen["output"].values()) or (before is not None and states != before)
         if news or time.monotonic() >= deadline:
+            if seen["pod"] and seen["node"]["ready"]:
+                seen["gpu_memory"] = pods.measured_gpu_memory(params["node"], namespace.name)
             return {"seen": seen}
         before = states
-        time.sleep(1)
+        time.sleep(LOOK_SECONDS)
 
 
 def packed(params: Data) -> Data:

@@ -23,7 +23,7 @@ here=$(dirname "$0")
 echo "$*" >> "$here/calls"
 case "$*" in *--filename=-*) cat >> "$here/created"; echo >> "$here/created";; esac
 for answer in "$here"/answers/*; do
-    words=$(basename "$answer" | tr + ' ')
+    words=$(basename "$answer" | tr +@ ' /')
     case "$*" in *"$words"*) . "$answer"; exit;; esac
 done
 """
@@ -71,7 +71,7 @@ def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
         monkeypatch.setattr(module, "K3S", str(program))
     found = Kubectl(tmp_path)
     found.says("node jetson-1", NODE, one=True)
-    found.says("tegra-device-plugin", PLUGIN)
+    found.says("tegra-dra-driver)", PLUGIN)
     found.says("get --watch", {"metadata": {"name": "default"}}, one=True)
     return found
 
@@ -99,7 +99,7 @@ def test_job_is_created_in_a_new_namespace_with_the_plugins_image_beside_it(kube
     ("words", "answer", "message"),
     [
         ("node jetson-1", "", "jetson-1 takes no pods: the cluster has no node jetson-1"),
-        ("tegra-device-plugin", "echo '{\"items\": []}'", "the device plugin does not run on jetson-1"),
+        ("tegra-dra-driver)", "echo '{\"items\": []}'", "the device plugin does not run on jetson-1"),
         ("create --namespace", "echo 'unknown field \"spec.x\"' >&2; exit 1", 'unknown field "spec.x"'),
     ],
 )
@@ -116,22 +116,30 @@ def pod(phase: str, **states: Data) -> Data:
     statuses = [{"name": name, "containerID": "docker://x", "state": state} for name, state in states.items()]
     conditions = [{"type": "PodScheduled", "status": "True"}]
     status = {"phase": phase, "containerStatuses": statuses, "conditions": conditions}
-    return {"metadata": {"name": "mine-x"}, "status": status}
+    return {"kind": "Pod", "metadata": {"name": "mine-x", "labels": {"job-name": "mine"}}, "status": status}
 
 
 def test_observation_has_states_new_output_and_warnings(kubectl: Kubectl) -> None:
     ended = {"terminated": {"exitCode": 3, "reason": "Error"}}
-    kubectl.says("job-name=mine", pod("Running", main=ended, beside={"running": {}}))
+    events: list[Data] = [
+        {"kind": "Event", "type": "Warning", "reason": "BackOff", "message": "again"},
+        {"kind": "Event", "type": "Normal", "reason": "Pulled", "message": "done"},
+    ]
+    job = {"kind": "Job", "status": {"conditions": [{"type": "Failed", "reason": "DeadlineExceeded"}]}}
+    mine = pod("Running", main=ended, beside={"running": {}})
+    kubectl.says("pods,jobs,events --namespace=gpu-test-jetson-1", mine, job, *events)
+    agent = {
+        "metadata": {"namespace": "n", "name": "a", "labels": {"app.kubernetes.io/name": "tegra-gpu-agent"}}
+    }
+    kubectl.says("tegra-gpu-agent)", agent)
+    page = 'tegra_gpu_agent_container_memory_used_bytes{namespace="gpu-test-jetson-1",pod="mine-x"} 5'
+    kubectl.answers("pods@a:9401@proxy", f"echo '{page}'")
     kubectl.answers("logs mine-x", "printf '2026-01-02T03:04:05.1Z a\\n2026-01-02T03:04:05.2Z b\\n'")
-    kubectl.says(
-        "get --ignore-not-found --output=json events",
-        {"type": "Warning", "reason": "BackOff", "message": "again", "involvedObject": {}},
-        {"type": "Normal", "reason": "Pulled", "message": "done", "involvedObject": {}},
-    )
     seen = kubectl.step("observed")["seen"]
     assert seen["output"] == {"main": "a\nb\n"}
     assert (seen["pod"]["phase"], seen["pod"]["containers"][0]["exit_code"]) == ("Running", 3)
-    assert seen["warnings"] == ["BackOff: again"]
+    assert (seen["warnings"], seen["job_failed"]) == (["BackOff: again"], "DeadlineExceeded")
+    assert seen["gpu_memory"] == {"mine-x": 5}
     again = kubectl.step("observed", cursors=seen["cursors"])["seen"]
     assert again["output"] == {"main": ""}
     assert any("--since-time=2026-01-02T03:04:05Z" in call for call in kubectl.calls)
@@ -140,7 +148,7 @@ def test_observation_has_states_new_output_and_warnings(kubectl: Kubectl) -> Non
 def test_board_that_does_not_answer_is_not_asked_for_its_output(kubectl: Kubectl) -> None:
     gone = {"type": "Ready", "status": "Unknown", "message": "Kubelet stopped posting node status."}
     kubectl.says("node jetson-1", {**NODE, "status": NODE["status"] | {"conditions": [gone]}}, one=True)
-    kubectl.says("job-name=mine", pod("Running", main={"running": {}}))
+    kubectl.says("pods,jobs,events", pod("Running", main={"running": {}}))
     seen = kubectl.step("observed")["seen"]
     assert (seen["node"]["ready"], seen["node"]["reason"]) == (False, "Kubelet stopped posting node status.")
     assert not any(call.startswith("logs") for call in kubectl.calls)
