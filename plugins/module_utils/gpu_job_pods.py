@@ -106,17 +106,18 @@ def node_state(name: str) -> Data:
     }
 
 
-def next_lines(text: str, cursor: Data) -> Tuple[str, Data]:
+def next_lines(text: str, cursor: Data, ended: bool = False) -> Tuple[str, Data]:
     """Lines of a log that are new, without their times, and the next cursor.
 
-    A cursor is the second of the last line (`since`) and how many lines of it were read (`read`).
+    The last line of a program that has not `ended` may be unfinished. A cursor is the second of the last line (`since`) and how many lines of it were read (`read`).
     """
     since, seen, fresh = cursor.get("since", ""), int(cursor.get("read", 0)), []
     skip = seen
     lines = text.splitlines(True)
     cut = len(text) >= ROUND_BYTES
     if lines and not lines[-1].endswith("\n"):
-        lines = lines[:-1]  # the rest comes with the next round
+        # Otherwise the rest comes with the next round.
+        lines[-1:] = [lines[-1] + "\n"] if ended and not cut else []
     for line in lines:
         stamp = STAMP.match(line)
         second = stamp.group(1) + stamp.group(2) if stamp else since
@@ -141,9 +142,9 @@ def _later(second: str) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def new_output(namespace: str, pod: str, container: str, cursor: Data) -> Tuple[str, Data]:
+def new_output(namespace: str, pod: str, container: Data, cursor: Data) -> Tuple[str, Data]:
     """The lines that a container has written since the last round. '' while it cannot be read."""
-    argv = ["logs", pod, "--namespace=" + namespace, "--container=" + container, "--timestamps"]
+    argv = ["logs", pod, "--namespace=" + namespace, "--container=" + container["name"], "--timestamps"]
     argv.append("--limit-bytes={}".format(ROUND_BYTES))
     if cursor.get("since"):
         argv.append("--since-time=" + cursor["since"])
@@ -151,7 +152,7 @@ def new_output(namespace: str, pod: str, container: str, cursor: Data) -> Tuple[
         text = run(*argv, timeout=KUBECTL_SECONDS)
     except KubectlError:  # not started yet, or its node does not answer
         return "", cursor
-    return next_lines(text, cursor)
+    return next_lines(text, cursor, container["state"] == "terminated")
 
 
 def gpu_memory(text: str, namespace: str) -> Dict[str, int]:
@@ -211,7 +212,7 @@ def observe(namespace: Namespace, job: str, names: Sequence[str], cursors: Data)
         name = container["name"]
         if name in names and container["ran"] and node["ready"]:
             output[name], following[name] = new_output(
-                namespace.name, state["name"] if state else "", name, following.get(name) or {}
+                namespace.name, state["name"] if state else "", container, following.get(name) or {}
             )
     return {
         "pod": state,

@@ -99,7 +99,14 @@ def started(params: Data) -> Data:
 
 def remove_jobs(namespace: Any) -> None:
     """Delete the Jobs first: one whose pod goes makes another."""
-    run("delete", "jobs", "--all", "--namespace=" + namespace.name, "--cascade=orphan", "--ignore-not-found")
+    run(
+        "delete",
+        "jobs",
+        "--all",
+        "--namespace=" + namespace.name,
+        "--cascade=background",
+        "--ignore-not-found",
+    )
 
 
 def observed(params: Data) -> Data:
