@@ -109,7 +109,8 @@ def node_state(name: str) -> Data:
 def next_lines(text: str, cursor: Data, ended: bool = False) -> Tuple[str, Data]:
     """Lines of a log that are new, without their times, and the next cursor.
 
-    The last line of a program that has not `ended` may be unfinished. A cursor is the second of the last line (`since`) and how many lines of it were read (`read`).
+    The last line of a program that has not `ended` may be unfinished. A cursor is the second of the last line
+    (`since`) and how many lines of it were read (`read`).
     """
     since, seen, fresh = cursor.get("since", ""), int(cursor.get("read", 0)), []
     skip = seen
