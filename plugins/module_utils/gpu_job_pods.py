@@ -114,11 +114,11 @@ def next_lines(text: str, cursor: Data, ended: bool = False) -> Tuple[str, Data]
     """
     since, seen, fresh = cursor.get("since", ""), int(cursor.get("read", 0)), []
     skip = seen
-    lines = text.splitlines(True)
-    cut = len(text) >= ROUND_BYTES
-    if lines and not lines[-1].endswith("\n"):
-        # Otherwise the rest comes with the next round.
-        lines[-1:] = [lines[-1] + "\n"] if ended and not cut else []
+    # Not splitlines(): a program may write other characters that end a line.
+    lines = text.split("\n")
+    unfinished, cut = lines.pop(), len(text) >= ROUND_BYTES
+    if unfinished and ended and not cut:
+        lines.append(unfinished)
     for line in lines:
         stamp = STAMP.match(line)
         second = stamp.group(1) + stamp.group(2) if stamp else since
@@ -129,7 +129,7 @@ def next_lines(text: str, cursor: Data, ended: bool = False) -> Tuple[str, Data]
             seen += 1
         else:
             since, seen, skip = second, 1, 0
-        fresh.append(line[stamp.end() :] if stamp else line)
+        fresh.append((line[stamp.end() :] if stamp else line) + "\n")
     if cut and not fresh:  # more than a round within one second: go on after it
         return LEFT_OUT + "\n", {"since": _later(since), "read": 0}
     return "".join(fresh), {"since": since, "read": seen}

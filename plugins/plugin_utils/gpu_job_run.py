@@ -94,7 +94,7 @@ class Output:
         if not text:
             return
         prefix = f"{container}: " if self.several else ""
-        lines = [f"{prefix}{one}" for one in text.splitlines()]
+        lines = [f"{prefix}{one}" for one in text.removesuffix("\n").split("\n")]
         self.tail = [*self.tail, *lines][-TAIL_LINES:]
         self.say("\n".join(f"{self.board} | {one}" for one in lines))
         if self.size >= OUTPUT_BYTES:

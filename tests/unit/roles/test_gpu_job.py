@@ -156,6 +156,7 @@ def test_output_is_read_once_also_within_one_second() -> None:
     text, _ = gpu_job_pods.next_lines(stamped(("06.0", "c"), ("07", "unfinished line")), cursor)
     assert text == "unfinished line\n"
     assert gpu_job_pods.next_lines("2026-01-02T03:04:07Z no newline", {})[0] == ""
+    assert gpu_job_pods.next_lines(stamped(("08", "10 %\r20 %\x0c")), {})[0] == "10 %\r20 %\x0c\n"
     assert gpu_job_pods.next_lines("2026-01-02T03:04:07Z no newline", {}, ended=True)[0] == "no newline\n"
 
 
