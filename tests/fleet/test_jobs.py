@@ -159,7 +159,7 @@ def test_image_of_an_archive_is_put_on_the_boards_and_taken_away(lab: Lab) -> No
     run = lab.test("--limit=jetson-2", gpu_job_image="app.tar", faults=[new])
     assert run.code == 0, run.said
     commands = [
-        given["_raw_params"] or given["argv"] for _, module, given in run.calls if module == "command"
+        given.get("argv") or [given["_raw_params"]] for _, module, given in run.calls if module == "command"
     ]
     docker = [words for words in commands if words[0] == "docker" and words[2] != "inspect"]
     assert docker[0] == ["docker", "load", "--input", "/var/lib/jetson-k3s/uploads/made/image.tar"]
