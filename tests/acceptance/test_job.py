@@ -104,7 +104,7 @@ def boards() -> Iterator[list[Board]]:
     with lab.fresh(LAB, TYPES) as up:
         for one in up:
             board.switch_on_after_reboot(one, always=True)
-        run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify").checked()
+        run_playbook(LAB, "site.yml", "--skip-tags=gpu_verify", timeout_seconds=2 * SECONDS).checked()
         yield up
 
 
