@@ -51,12 +51,13 @@ class Command:
 
 
 INSTALL = "install"
-SNAPSHOT, PREFLIGHT = "snapshot", "preflight"
+SNAPSHOT, PREFLIGHT, TEST = "snapshot", "preflight", "test"
 COMPLETION = "completion"
 SHELLS = ("bash", "zsh")
 COMMANDS = {
     "status": Command("Show the GPUs, the pods that use them, and when certificates expire"),
     "verify": Command("Verify that pods on each board get the GPU"),
+    TEST: Command("Run your own job on each board, and report it with our checks"),
     "drift": Command("Show how the boards differ from the inventory"),
     "site": Command("Bring all boards to the state of the inventory"),
     "preflight": Command("Check each board, and change nothing"),
@@ -100,6 +101,24 @@ options:
 
 
 OF_SNAPSHOT = CHECKOUT / "playbooks/archived/preflight.yml"
+
+
+HIL = CHECKOUT / "playbooks/hil.py"
+TEST_OPTIONS = """\
+options:
+  --job FILE               a manifest with one Job of Kubernetes
+  --image IMAGE            its image: a name, or an archive of `docker save`
+  --command TEXT           of an image without a manifest
+  --artifacts DIR          fetch the files that the job writes to /results
+  --boards PATTERN         only these boards or groups
+  --timeout TIME           of the job, such as 90s or 2h
+  --wait TIME              for boards that another run has locked
+  --provision, --reset     run site.yml before, take K3s off the boards afterwards
+  -i, --inventory FILE     without it: ./inventory, else that of the checkout
+  -- OPTION...             options of ansible-playbook, such as --become-password-file FILE
+
+.venv/bin/python playbooks/hil.py --help has all options.
+"""
 
 
 def playbook(name: str) -> Path:
@@ -313,12 +332,15 @@ def run(name: str, arguments: Sequence[str]) -> NoReturn:
     options, _ = known_options(name).parse_known_args(arguments)
     if options.help:
         sys.stdout.write(f"usage: ./jetson-k3s {name} [OPTION...]\n\n{COMMANDS[name].summary}.\n\n")
-        sys.stdout.write(f"{description(playbook(name).read_text(), name)}\n\n{OPTIONS}")
+        text = description(playbook(name).read_text(), name)
+        sys.stdout.write(f"{text}\n\n{TEST_OPTIONS if name == TEST else OPTIONS}")
         sys.exit()
     archive, others = from_snapshot(arguments) if name == PREFLIGHT else ("", [])
     if archive:
         check_snapshot(archive, others)
     env = environment()
+    if name == TEST:
+        test(arguments, env)
     arguments = [*inventory(name, options.inventory, env), *arguments]
     if not own_password(options, env):
         password = ask_password(COMMANDS[name], arguments, options.limit, env)
@@ -328,6 +350,32 @@ def run(name: str, arguments: Sequence[str]) -> NoReturn:
     arguments = [*arguments, str(playbook(name))]
     sys.stdout.flush()
     os.execve(TOOLS / "ansible-playbook", ["ansible-playbook", *arguments], env)  # noqa: S606 - no shell
+
+
+def test(arguments: Sequence[str], env: dict[str, str]) -> NoReturn:
+    """Become hil.py, which runs the playbooks of a test. Raises RefusedError."""
+    parser = known_options(TEST)
+    parser.add_argument("--boards", dest="limit")
+    # Those for ansible-playbook come behind `--`.
+    options, _ = parser.parse_known_args([one for one in arguments if one != "--"])
+    found = inventory(TEST, options.inventory, env)
+    if not options.inventory and not found:
+        found = ["-i", env["ANSIBLE_INVENTORY"]]
+    password = ""
+    if not own_password(options, env):
+        place = found or [part for one in options.inventory for part in ("-i", one)]
+        password = ask_password(COMMANDS[TEST], place, options.limit, env)
+    if password:
+        if {"--provision", "--reset"} & {*arguments}:
+            raise RefusedError(
+                "sudo asks for a password, and --provision and --reset run several playbooks: write it into "
+                "a file that only you can read, and add -- --become-password-file FILE. Nothing was done."
+            )
+        give_on_stdin(password)
+        arguments = [*arguments, *([] if "--" in arguments else ["--"]), *FROM_STDIN]
+    command = [sys.executable, str(HIL), *found, *arguments]
+    sys.stdout.flush()
+    os.execve(sys.executable, command, env | {"JETSON_K3S_COMMAND": "jetson-k3s test"})  # noqa: S606 - no shell
 
 
 def listed(words: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
+import hashlib
 import json
 import re
 import time
@@ -37,6 +38,8 @@ END = ("python3.11", "-c", "import os, signal; os.kill(1, signal.SIGTERM)")
 ENDED = (0, 128 + 9)
 # The pods of an interrupted run end after this time.
 POD_DEADLINE_SECONDS = 900
+# Of a namespace: a DNS label (RFC 1123).
+LONGEST_NAME = 63
 # States of a container that do not change without a change of the pod, so the check does not wait.
 HOPELESS = (
     "CreateContainerConfigError",
@@ -185,12 +188,20 @@ def warning(events: Sequence[Data], name: str) -> str:
     return "{reason}: {message}".format(**failures[-1]) if failures else ""
 
 
+def namespace_name(prefix: str, node: str) -> str:
+    """The name of a node's namespace. A node's name may be longer than that of a namespace, and has dots."""
+    name = prefix + node.replace(".", "-")
+    if len(name) <= LONGEST_NAME:
+        return name
+    return "{}-{}".format(name[: LONGEST_NAME - 9], hashlib.sha256(node.encode("utf-8")).hexdigest()[:8])
+
+
 class Namespace:
     """The namespace of one node's checks. `params` are the module's: node, image, resource, timeout, ..."""
 
-    def __init__(self, params: Data) -> None:
+    def __init__(self, params: Data, prefix: str = "gpu-verify-") -> None:
         self.params = params
-        self.name = "gpu-verify-" + params["node"].replace(".", "-")
+        self.name = namespace_name(prefix, params["node"])
 
     def open(self, manifests: Sequence[Data] = ()) -> None:
         """Make the namespace with these objects in it, after removing the objects of an interrupted run."""

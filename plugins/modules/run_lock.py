@@ -38,6 +38,7 @@ options:
     required: true
   again: {type: bool, default: false, description: 'With C(locked), this run has had the lock before.'}
   uploads: {type: path, description: 'With C(locked), where the role upload keeps the uploads.'}
+  seconds: {type: int, default: 3600, description: 'With C(locked), after how long the lock expires.'}
   run: {type: dict, required: true, description: What the filter C(run_lock_run) says of this run.}
 """
 
@@ -107,11 +108,11 @@ def refusal(path: str, lock: Data, now: float) -> str:
     )
 
 
-def renewed(lock: Optional[Data], run: Data, now: float) -> Data:
+def renewed(lock: Optional[Data], run: Data, now: float, seconds: float = LOCK_SECONDS) -> Data:
     """The lock of this run. If the run had the lock before, the time since when stays."""
     since = lock["since"] if lock and is_own(lock, run) else run["since"]
     kept = {key: run[key] for key in ("who", "playbook", "controller", "process")}
-    return dict(kept, since=since, until=now + LOCK_SECONDS)
+    return dict(kept, since=since, until=now + seconds)
 
 
 def read(path: str) -> Optional[Data]:
@@ -148,10 +149,19 @@ def other(path: str, run: Data, now: float) -> str:
     return described(lock) if lock and is_of_other(lock, run, now) else ""
 
 
-def acquire(path: str, run: Data, now: float, clean: Callable[[], None], again: bool = False) -> str:
+def acquire(
+    path: str,
+    run: Data,
+    now: float,
+    clean: Callable[[], None],
+    again: bool = False,
+    *,
+    seconds: float = LOCK_SECONDS,
+) -> str:
     """Lock the board or renew the lock; return "" or a refusal. A new lock is preceded by `clean`.
 
-    `again`: this run has released the board, and goes on if no other run has had the lock since.
+    `again`: this run has released the board, and goes on if no other run has had the lock since. The lock
+    expires after `seconds`.
     """
     with exclusive(path):
         lock = read(path)
@@ -162,7 +172,7 @@ def acquire(path: str, run: Data, now: float, clean: Callable[[], None], again: 
             return changed(last)
         if not lock or not is_own(lock, run):
             clean()
-        replace_file(path, json.dumps(renewed(lock, run, now)))
+        replace_file(path, json.dumps(renewed(lock, run, now, seconds)))
     return ""
 
 
@@ -182,6 +192,7 @@ def main() -> None:
             "state": {"type": "str", "choices": ["locked", "released", "read"], "required": True},
             "again": {"type": "bool", "default": False},
             "uploads": {"type": "path"},
+            "seconds": {"type": "int", "default": LOCK_SECONDS},
             "run": {"type": "dict", "required": True},
         },
         required_if=[("state", "locked", ("uploads",))],
@@ -202,6 +213,7 @@ def main() -> None:
                 time.monotonic(),
                 lambda: remove_all(module.params["uploads"]),
                 module.params["again"],
+                seconds=module.params["seconds"],
             )
         else:
             release(path, run)

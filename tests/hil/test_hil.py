@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""playbooks/hil.py: its exit status, and that boards are reset in each case. Ansible is a stand-in.
+"""playbooks/hil.py: its exit status, boards that are reset or kept, and jobs. Ansible is a stand-in.
 
 The examples for CI systems fit those systems' schemas, and test the commit that they are run for.
 """
@@ -15,9 +15,14 @@ import time
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import yaml
+from tegra_device_plugin.board.detection import detect
+from tegra_device_plugin.board.labels import node_labels
 
+from tests import boards
+from tests.hil import schemas
 from tools.cache import CHECKOUT
 from tools.process import run
 
@@ -46,14 +51,15 @@ class Ansible:
         (directory / "inventory").write_text("[server]\njetson-1\n")
         self.does("site", "true")
         self.does("verify", "true")
+        self.does("test", "true")
         self.does("reset", "true")
 
     def does(self, playbook: str, script: str) -> None:
         (self.directory / playbook).write_text(script + "\n")
 
-    def publishes(self, exit_code: int, then: str = "true") -> None:
+    def publishes(self, exit_code: int, then: str = "true", playbook: str = "verify") -> None:
         index = json.dumps({"exit_code": exit_code, "simulated": True})
-        self.does("verify", f"echo '{index}' > {self.reports}/index.json; {then}")
+        self.does(playbook, f"echo '{index}' > {self.reports}/index.json; {then}")
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
         options = (f"--inventory={self.directory}/inventory", f"--reports={self.reports}")
@@ -212,12 +218,97 @@ def test_a_signal_during_the_reset_ends_it(ansible: Ansible) -> None:
     assert stopped(ansible, signal.SIGTERM, "reset")[0] == 2
 
 
+@pytest.fixture
+def job(ansible: Ansible) -> str:
+    """The option of a job whose manifest is there."""
+    (ansible.directory / "job.yaml").write_text("kind: Job\n")
+    return "--job=job.yaml"
+
+
+@pytest.mark.parametrize(
+    ("published", "playbook", "expected"),
+    [(0, "exit 0", 0), (1, "exit 2", 1), (2, "exit 2", 2), (0, "exit 2", 2)],
+)
+def test_exit_status_of_a_job_is_what_the_reports_say(
+    ansible: Ansible, job: str, published: int, playbook: str, expected: int
+) -> None:
+    ansible.publishes(published, playbook, "test")
+    status, output = ansible.run(job)
+    assert status == expected, output
+    assert ansible.playbooks == ["test"], "the boards are nodes, and stay so"
+
+
+def test_boards_are_provisioned_and_reset_for_a_job_if_somebody_says_so(ansible: Ansible, job: str) -> None:
+    ansible.publishes(0, playbook="test")
+    assert ansible.run(job, "--provision", "--reset")[0] == 0
+    assert ansible.playbooks == ["site", "test", "reset"]
+    assert "--skip-tags=gpu_verify" in ansible.calls[0]
+
+
+def test_options_of_a_job_are_the_settings_of_its_role(ansible: Ansible, job: str) -> None:
+    ansible.publishes(0, playbook="test")
+    options = ("--artifacts=out", "--timeout=90m", "--wait=1h", "--disk=1Gi", "--artifacts-limit=1Gi")
+    given = ("--boards=jetson-2", "--image=app.tar", "--", "-e", "gpu_verify_mode=undisturbed")
+    assert ansible.run(job, *options, *given)[0] == 0
+    (call,) = ansible.calls
+    settings = json.loads(re.findall(r"--extra-vars=({.*?})", call)[0])
+    assert settings == {
+        "gpu_job_manifest": f"{ansible.directory}/job.yaml",
+        "gpu_job_image": "app.tar",
+        "gpu_job_artifacts": f"{ansible.directory}/out",
+        "gpu_job_artifacts_limit": "1Gi",
+        "gpu_job_disk_limit": "1Gi",
+        "gpu_job_timeout": 5400,
+        "gpu_job_wait": 3600,
+    }
+    assert "--limit=jetson-2" in call and "-e gpu_verify_mode=undisturbed" in call
+
+
+def test_command_of_an_image_is_split_as_in_a_shell(ansible: Ansible) -> None:
+    ansible.publishes(0, playbook="test")
+    assert ansible.run("--image=app:1", "--command=sh -c 'pytest -q'")[0] == 0
+    assert '"gpu_job_command": ["sh", "-c", "pytest -q"]' in ansible.calls[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--job=missing.yaml"], "there is no manifest missing.yaml"),
+        (["--artifacts=out"], "an option of a job is given, and no job: add --job FILE or --image IMAGE"),
+        (["--provision"], "an option of a job is given, and no job"),
+        (["--image=a", "--timeout=soon"], "'soon' is no duration: write seconds, or such as 90s, 30m or 2h"),
+    ],
+)
+def test_wrong_options_of_a_job_are_told_before_anything_is_run(
+    ansible: Ansible, options: list[str], message: str
+) -> None:
+    status, output = ansible.run(*options)
+    assert (status, message in output, ansible.playbooks) == (2, True, [])
+
+
+def test_stopped_run_removes_its_job(ansible: Ansible, job: str) -> None:
+    ready = ansible.directory / "ready"
+    os.mkfifo(ready)
+    run_test = f"trap 'kill $!; exit 99' INT; sleep 60 & echo > {ready}; wait $!"
+    ansible.does("test", f'case "$*" in *=absent*) exit 0;; esac; {run_test}')
+    with ansible.start(job, "--reset") as process:
+        ready.read_text()
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2, output
+    assert ansible.playbooks == ["test", "test", "reset"]
+    assert "gpu_job_state=absent --tags=gpu_job" in ansible.calls[1]
+
+
 EXAMPLES = CHECKOUT / "docs" / "ci"
+GITLAB = ("--builtin-schema=vendor.gitlab-ci", "--data-transform=gitlab-ci")
 GITHUB = ("--builtin-schema=vendor.github-workflows",)
 SCHEMAS = {
     "github-actions.yml": GITHUB,
     "own-image.yml": GITHUB,
-    "gitlab-ci.yml": ("--builtin-schema=vendor.gitlab-ci", "--data-transform=gitlab-ci"),
+    "gitlab-ci.yml": GITLAB,
+    "github.yml": GITHUB,
+    "gitlab.yml": GITLAB,
 }
 
 
@@ -226,8 +317,32 @@ def check(path: Path, *schema: str) -> None:
     run([Path(sys.executable).with_name("check-jsonschema"), *schema, path])
 
 
+# Of systems that publish none as a file.
+TRANSCRIBED = {"osmo-pool.yml": schemas.OSMO, "jumpstarter-exporter.yml": schemas.JUMPSTARTER}
+
+
 def test_every_example_has_a_schema() -> None:
-    assert {path.name for path in EXAMPLES.iterdir()} == set(SCHEMAS)
+    assert {path.name for path in EXAMPLES.iterdir()} == {*SCHEMAS, *TRANSCRIBED}
+
+
+@pytest.mark.parametrize("name", TRANSCRIBED)
+def test_example_fits_the_interface_of_its_system(name: str) -> None:
+    jsonschema.validate(yaml.safe_load((EXAMPLES / name).read_text()), TRANSCRIBED[name])
+
+
+def test_pool_of_osmo_names_its_own_templates_and_our_labels(tmp_path: Path) -> None:
+    configs = yaml.safe_load((EXAMPLES / "osmo-pool.yml").read_text())["services"]["configs"]
+    pool = configs["pools"]["jetson"]
+    used = {*pool["common_pod_template"]}.union(
+        *(one["override_pod_template"] for one in pool["platforms"].values())
+    )
+    assert used - {"default_user", "default_ctrl"} == set(configs["podTemplates"])
+    assert pool["default_platform"] in pool["platforms"]
+    boards.build(boards.load()["orinnano-jp6"], tmp_path)
+    labels = node_labels(detect(tmp_path)) | {"kubernetes.io/arch": "arm64"}
+    labels["jetson-k3s.github.io/device-plugin"] = "true"
+    for template in configs["podTemplates"].values():
+        assert template["spec"]["nodeSelector"].items() <= labels.items()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -258,6 +373,28 @@ def commands(example: dict[str, Any]) -> list[str]:
     for step in job.get("steps", []):
         lines += step.get("run", "").replace("\\\n", " ").splitlines()
     return [" ".join(line.split()) for line in lines if "reports &&" not in line]
+
+
+def test_both_examples_for_other_repositories_run_the_same_commands() -> None:
+    github = yaml.safe_load((EXAMPLES / "github.yml").read_text())["jobs"]["test"]["steps"]
+    gitlab = yaml.safe_load((EXAMPLES / "gitlab.yml").read_text())["jetson"]["script"]
+    commands = [step["run"].replace("\\\n", " ") for step in github if "run" in step]
+    both = [[" ".join(one.split()) for one in lines] for lines in (commands, gitlab)]
+    assert both[0] == both[1]
+
+
+def test_command_of_the_examples_is_one_that_hil_py_takes(ansible: Ansible) -> None:
+    (command,) = [
+        one
+        for one in yaml.safe_load((EXAMPLES / "gitlab.yml").read_text())["jetson"]["script"]
+        if "jetson-k3s test" in one
+    ]
+    words = command.partition(" test ")[2].split()
+    (ansible.directory / "jetson-test.yaml").touch()
+    del words[: words.index("--job")]
+    ansible.publishes(0, playbook="test")
+    status, output = ansible.run(*words, f"--reports={ansible.reports}")
+    assert status == 0, output
 
 
 def test_both_examples_for_this_repository_test_the_commit_in_the_same_way() -> None:

@@ -7,8 +7,10 @@ import base64
 import copy
 import functools
 import hashlib
+import io
 import json
 import os
+import tarfile
 import tempfile
 import time
 import zlib
@@ -122,6 +124,29 @@ def checks(_board: str, arguments: Answer) -> Answer:
     }
 
 
+def job(_board: str, arguments: Answer) -> Answer:
+    """A person's job that has passed, with one file."""
+    node = {"known": True, "ready": True, "boot_id": "boot 1", "reason": ""}
+    state = {"reason": "", "message": "", "started": "", "finished": "", "ran": True}
+    ended = state | {"name": "test", "state": "terminated", "exit_code": 0}
+    beside = state | {"name": "jetson-k3s-companion", "state": "running", "exit_code": None}
+    pod = {"name": "test-x", "phase": "Running", "reason": "", "message": "", "scheduled": True}
+    pod |= {"unscheduled": "", "containers": [ended, beside]}
+    first = not arguments.get("cursors")
+    samples = '{"temperature": {"gpu-thermal": 45.5}}\n'
+    output = {"test": f"hello from {arguments['node']}\n", "jetson-k3s-companion": samples} if first else {}
+    seen = {"pod": pod, "job_failed": "", "node": node, "output": output, "cursors": {"test": {"read": 1}}}
+    packed = {"path": "/var/lib/x/results.tar", "size": len(RESULTS), "too_large": False}
+    steps: dict[str, Answer] = {
+        "started": {"started": "2026-01-02T03:04:05.000Z", "node": node},
+        "observed": {"seen": seen | {"gpu_memory": {}, "warnings": []}},
+        "packed": packed | {"listing": {"files": 1, "bytes": 5}},
+        "read": {"content": base64.b64encode(RESULTS).decode()},
+        "absent": {},
+    }
+    return steps[arguments["state"]]
+
+
 def observed(_board: str, _arguments: Answer) -> Answer:
     """The cluster as role gpu_status observes it."""
     node = {"name": "jetson-1", "ready": True, "labels": {}, "allocatable": {}}
@@ -152,6 +177,17 @@ def snapshot(board: str, given: Answer) -> Answer:
     return {"archive": base64.b64encode(archive).decode()}
 
 
+def results() -> bytes:
+    """The archive of a job's files."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=made, mode="w") as tar:
+        member = tarfile.TarInfo("report.xml")
+        member.size = 5
+        tar.addfile(member, io.BytesIO(b"<ok/>"))
+    return made.getvalue()
+
+
+RESULTS = results()
 CONTENT = bytes(10240)
 CONTENT_SHA256 = hashlib.sha256(CONTENT).hexdigest()
 CONTENT_SHA1 = hashlib.sha1(CONTENT, usedforsecurity=False).hexdigest()
@@ -167,6 +203,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "command": command,
     "container_command": command,
     "gpu_checks": checks,
+    "gpu_job": job,
     "k3s_observe": observed,
     "k3s_nodes": {
         "installed": True,

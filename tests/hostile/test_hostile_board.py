@@ -72,11 +72,15 @@ PLAYBOOKS = {
     "site": ([TO_REPORTS], REPORTS),
     "snapshot": (["--extra-vars=snapshot_directory=taken"], r"site/taken(/jetson-\d-\d{8}T\d{6}Z\.tar\.gz)?"),
     "status": (["--extra-vars=gpu_status_file=status.json"], r"site/status\.json"),
+    "test": (
+        [TO_REPORTS, "--extra-vars=gpu_job_image=app:1 gpu_job_artifacts=out"],
+        rf"{REPORTS}|site/out(/.*)?",
+    ),
     "upgrade": ([KEY, TO_REPORTS], f"{REPORTS}|{BACKUPS}"),
     "verify": ([TO_REPORTS], REPORTS),
 }
 # Playbooks that go on with the other boards when one has failed.
-GO_ON = ("jtop", "preflight", "site", "snapshot", "verify")
+GO_ON = ("jtop", "preflight", "site", "snapshot", "test", "verify")
 RECAP = re.compile(r"^(\S+) +: ok=.* unreachable=(\d+) +failed=(\d+)", re.MULTILINE)
 # What the server's modules get of an agent's words: they compare and report them.
 FROM_AGENTS = {"gpu_checks"}

@@ -24,7 +24,7 @@ from tests.unit.commands import run, script
 from tools import front_door
 
 FILES = (
-    *("jetson-k3s", "install.sh", "ansible.cfg", "inventory.example"),
+    *("jetson-k3s", "install.sh", "ansible.cfg", "inventory.example", "playbooks/hil.py"),
     *(
         "tools/front_door.py",
         "tools/try_sudo.yml",
@@ -42,7 +42,7 @@ arguments = sys.argv[1:]
 tries = arguments[-1].endswith("try_sudo.yml")
 names = ("ANSIBLE_CONFIG", "ANSIBLE_INVENTORY_ANY_UNPARSED_IS_FAILED")
 run = {{{{"arguments": arguments, "cwd": os.getcwd(), **{{{{name: os.environ[name] for name in names}}}}}}}}
-run["password"] = sys.stdin.read() if arguments[:2] == ["--become-password-file", "-"] else ""
+run["password"] = sys.stdin.read() if "--become-password-file -" in " ".join(arguments) else ""
 with (root / ("tried" if tries else "played")).open("a") as file:
     file.write(json.dumps(run) + "\\n")
 if not tries:
@@ -368,6 +368,29 @@ def test_interruption_is_one_line(checkout: Checkout) -> None:
         os.killpg(running.pid, signal.SIGINT)
         said, _ = running.communicate(timeout=60)
     assert (running.returncode, said) == (130, "\njetson-k3s: interrupted; nothing was done\n")
+
+
+def test_test_runs_the_persons_job_from_elsewhere(checkout: Checkout) -> None:
+    (checkout.elsewhere / "job.yaml").write_text("kind: Job")
+    options = ("--job", "job.yaml", "--boards", "jetson-2", "--artifacts", "out", "--reports", "r")
+    status, said = checkout.typed("test", *options, cwd=checkout.elsewhere)
+    assert status == 2 and "exit status 2: not every board could be verified" in said, "no report was written"
+    (arguments,) = (run["arguments"] for run in checkout.runs("played"))
+    assert arguments[-1] == "--limit=jetson-2"
+    assert f"--inventory={checkout.path}/inventory" in arguments
+    settings = json.loads(arguments[1].partition("=")[2])
+    assert settings["gpu_job_manifest"] == f"{checkout.elsewhere}/job.yaml"
+    assert settings["gpu_job_artifacts"] == f"{checkout.elsewhere}/out"
+
+
+def test_test_gives_sudos_password_to_its_one_playbook(checkout: Checkout) -> None:
+    (checkout.path / "sudo").write_text(PASSWORD)
+    status, said = checkout.answered("test", "--image", "app:1", passwords=[SECRET])
+    assert status == 2, said
+    assert [run["password"] for run in checkout.runs("played")] == [SECRET]
+    assert SECRET not in said.replace("Password of sudo: ", "")
+    status, said = checkout.answered("test", "--image", "app:1", "--provision", passwords=[SECRET])
+    assert status == 2 and "-- --become-password-file FILE. Nothing was done." in said
 
 
 @pytest.mark.parametrize("arguments", [("--help",), ("-h",)])

@@ -17,6 +17,7 @@ PLUGINS = CHECKOUT / "plugins"
 PREFIX = "ansible_collections.jetson_k3s.cluster.plugins."
 # A module runs on a board, with what Ansible sends there: module_utils. The others run on the controller.
 BELOW = {
+    "action": {"plugin_utils"},
     "callback": {"plugin_utils"},
     "filter": {"plugin_utils"},
     "plugin_utils": {"plugin_utils", "module_utils"},

@@ -25,10 +25,15 @@ def k3s_paths(there: Path, **names: str) -> dict[str, str]:
 
 
 def stub_collection(root: Path) -> Path:
-    """Make a collection below `root`/collections with the real plugins; return its directory."""
+    """Make a collection below `root`/collections with the real plugins; return its directory.
+
+    A test may add actions of its own.
+    """
     collection = root / "collections/ansible_collections" / COLLECTION.replace(".", "/")
     for name in ("roles", "plugins/action"):
         (collection / name).mkdir(parents=True)
-    for kind in (path for path in PLUGINS.iterdir() if path.is_dir()):
+    for kind in (path for path in PLUGINS.iterdir() if path.is_dir() and path.name != "action"):
         (collection / "plugins" / kind.name).symlink_to(kind)
+    for action in (PLUGINS / "action").glob("*.py"):
+        (collection / "plugins/action" / action.name).symlink_to(action)
     return collection

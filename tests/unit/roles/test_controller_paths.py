@@ -41,6 +41,8 @@ ON_CONTROLLER = {
         "dist/tegra-device-plugin-arm64.tar.gz",
     ),
     "bundle_release_signers": ("bundle", "__bundle_release_signers_path", ""),
+    "gpu_job_artifacts": ("gpu_job", "__gpu_job_artifacts_path", ""),
+    "gpu_job_manifest": ("gpu_job", "__gpu_job_manifest_path", ""),
     "gpu_status_file": ("gpu_status", "__gpu_status_path", ""),
     "gpu_verify_reports": ("gpu_verify", "__gpu_verify_reports_path", "reports"),
     "jetson_k3s_bundle": ("preflight", "__preflight_bundle", ""),

@@ -132,6 +132,19 @@ def failed(report: Any) -> list[str]:
     return [check["id"] for check in report["checks"] if check["status"] == "failed"]
 
 
+@pytest.mark.parametrize(
+    ("node", "name"),
+    [
+        ("jetson-1.local", "gpu-verify-jetson-1-local"),
+        ("a" * 52, "gpu-verify-" + "a" * 52),
+        ("a" * 63, "gpu-verify-" + "a" * 43 + "-7d3e74a0"),
+    ],
+)
+def test_namespace_of_a_node_is_no_longer_than_a_name_may_be(node: str, name: str) -> None:
+    made = pods.Namespace({"node": node}).name
+    assert (made, len(made) <= 63) == (name, True)
+
+
 def test_good_board_passes_all_checks_but_the_restart(board: Board) -> None:
     report = board.report()
     assert (report["ok"], report["exit_code"], report["failures"]) == (True, 0, [])

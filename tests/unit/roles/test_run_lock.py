@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import datetime
 import fcntl
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +232,26 @@ def test_failed_run_releases_its_boards(tmp_path: Path, fails: list[str]) -> Non
     ran, locks = run(tmp_path, *fails)
     assert ran.stdout.count("failed=1") == len(fails), ran.stdout
     assert locks == []
+
+
+@pytest.mark.parametrize("wait", [0, 300])
+def test_run_waits_for_a_locked_board_as_long_as_it_may(tmp_path: Path, wait: int) -> None:
+    path, until = tmp_path / "lock/lock.json", time.monotonic() + 30
+    path.parent.mkdir()
+    path.write_text(json.dumps({**BERT, "until": until}))
+    text = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock}
+"""
+    variables = {"__run_lock_path": str(path), "__run_lock_uploads": str(tmp_path)}
+    variables |= {"__run_lock_wait": str(wait), "__run_lock_seconds": "9000"}
+    ran = play_text(tmp_path, text, variables=variables, fails=not wait)
+    assert ("locked by bert@ops2" in ran.said) == (not wait)
+    if wait:
+        assert time.monotonic() > until
+        assert json.loads(path.read_text())["until"] > time.monotonic() + 8000
 
 
 def test_role_that_fails_on_a_locked_board_releases_it(tmp_path: Path) -> None:
