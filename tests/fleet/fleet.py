@@ -25,7 +25,13 @@ from tests.unit.roles.preflight_facts import with_facts
 HERE = Path(__file__).parent
 # What makes verify.yml reboot the boards, and what it knows then: on each a pod runs that has the GPU.
 REBOOTS = ("--extra-vars=gpu_verify_mode=full", "--extra-vars=gpu_verify_reboot=true")
-POD_STARTED = {"before_reboot": {"restarts": 0}, "checks": {}, "gpu": {}, "api": "device-plugin"}
+POD_STARTED = {
+    "before_reboot": {"restarts": 0},
+    "checks": {},
+    "gpu": {},
+    "api": "device-plugin",
+    "kind": "board",
+}
 # A run takes 20 to 40 seconds of processor time, most of it Ansible's own for each task and board.
 TIMEOUT_SECONDS = 1800
 # First the one in which Ansible ignores any_errors_fatal for a failure in a block with an `always` section.

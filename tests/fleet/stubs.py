@@ -102,6 +102,7 @@ TASKS = {
     "k3s/compare": COMPARED,
     "k3s/check_ca": "- ansible.builtin.set_fact: {k3s_ca_begins: true}",
     "k3s/main": K3S,
+    "k3s/node": "[]",
     "k3s/nodes": "[]",
     "os_update/plan": "- ansible.builtin.set_fact: {os_update_planned: {disruptive: true}}",
     "preflight/controller": "[]",

@@ -36,6 +36,7 @@ from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
 
 BOARD = "orinnano-jp6"
 EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami")
+DEVICES = "devices: [{name: can, groups: [{paths: [{path: /sys/class/net/can0, type: Interface}]}]}]"
 UNITS = "units: {memoryTotal: 1Gi, memoryUnit: 8Mi}"
 """128 units of memory beside 100 of time."""
 
@@ -63,6 +64,19 @@ async def of_a_process(root: Path) -> list[str]:
         (root / "dev/nvmap").unlink()
         await kubelet.until_allocatable(0)
         return [healthy, await asyncio.to_thread(page, address)]
+
+
+async def of_devices(root: Path) -> list[str]:
+    """Return the plugin's page while a device beside the GPU is there, and after that."""
+    can, config = root / "host/sys/class/net/can0", root / "config.yaml"
+    config.write_text(DEVICES)
+    async with a_kubelet() as kubelet, a_process(kubelet, root / "host", f"--config={config}") as address:
+        can.mkdir(parents=True)
+        await kubelet.until_allocatable(2)
+        there = await asyncio.to_thread(page, address)
+        can.rmdir()
+        await kubelet.until_allocatable(1)
+        return [there, await asyncio.to_thread(page, address)]
 
 
 async def of_units(root: Path, containers: int = 1, foreign: Sequence[str] = ()) -> str:

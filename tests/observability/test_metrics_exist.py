@@ -33,6 +33,8 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Exposed:
         for page in await scrapes.of_a_process(tmp_path_factory.mktemp("board") / "host"):
             read(found, page)
         assert not (OF_JTOP | OF_UNITS) & found.keys()
+        for page in await scrapes.of_devices(tmp_path_factory.mktemp("board")):
+            read(found, page)
         only: dict[str, dict[str, set[str]]] = {}
         read(only, await scrapes.of_jtop(tmp_path_factory.mktemp("board") / "host"))
         found |= {name: labels for name, labels in only.items() if name in OF_JTOP}

@@ -239,7 +239,7 @@ def build(
         "__gpu_device_plugin_build_base": str(directory),
         **variables,
     }
-    groups = dict.fromkeys(("server", "k3s_cluster"), ["jetson-1", "jetson-2"])
+    groups = {name: ["jetson-1", "jetson-2"] for name in ("server", "k3s_cluster")}
     given = {} if archive is None else {"ARCHIVE": archive}
     return play_text(directory, play, *arguments, groups=groups, variables=settings, fails=fails, **given)
 

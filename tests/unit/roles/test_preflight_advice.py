@@ -112,7 +112,7 @@ ANYWHERE = re.compile(
     r"\[[\w-]+\]|(disable-cuda-compat-lib-hook|ldconfig|mode) = .*|"  # of config.toml
     r"-e jetson_k3s_confirm=[\w-]+|-e bundle_jtop=true|playbooks/bundle\.yml -i INVENTORY|"
     r"fail-swap-on|swapon --show|"
-    r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
+    r"flannel-(backend|iface).*|(kubelet|kube-\w+)-arg|devices|memoryTotal|node-ip|shares|sharing.*|timeSlicing|units"
 )
 
 

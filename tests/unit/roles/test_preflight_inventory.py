@@ -66,7 +66,10 @@ def test_hosts_and_groups_of_each_value_are_named() -> None:
         "k3s_container_runtime: the default on a, c (in the group server); containerd on b "
         "(in the group cameras)"
     )
-    assert finding["fix"] == "Set k3s_container_runtime for the group k3s_cluster, and nowhere else."
+    assert finding["fix"] == (
+        "Set k3s_container_runtime for the group k3s_cluster, and nowhere else. "
+        "If a host is no Jetson, set jetson_k3s_host_kind=plain for it."
+    )
 
 
 def test_value_that_may_be_long_or_a_secret_is_not_shown() -> None:
@@ -215,6 +218,21 @@ def once() -> Iterator[tuple[str, str]]:
 FOR_EACH_HOST = {
     "bundle_debs_keyrings": "of this computer, which alone makes a bundle",
     "bundle_plugin_archive": "of this computer, which alone makes a bundle",
+    "gpu_device_plugin_api": "of the first board; the run of a job reads that of its own board again",
+    **dict.fromkeys(
+        (
+            "gpu_job_artifacts",
+            "gpu_job_artifacts_limit",
+            "gpu_job_command",
+            "gpu_job_disk_limit",
+            "gpu_job_image",
+            "gpu_job_manifest",
+            "gpu_job_resource",
+            "gpu_job_state",
+            "gpu_job_timeout",
+        ),
+        "given with -e, for one run; read again on each board",
+    ),
     "jetson_k3s_confirm": "given with -e, for one run",
     "jetson_k3s_host_kind": "of each host, from hostvars",
     "k3s_reset_cluster": "given with -e, for one run",
