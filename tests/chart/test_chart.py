@@ -103,7 +103,7 @@ def units(**more: Any) -> Values:
 
 
 OTHER_PLACE = {"flags": {"plugin": {"gpuLimitDir": "/srv/limit"}}}
-UDEV = {"paths": [{"path": "/dev/video*", "udev": {"ID_MODEL_ID": "0825"}}, {"path": "/dev/media0"}]}
+UDEV = {"paths": [{"path": "/dev/video*", "udev": {"ID_VENDOR_ID": "046d"}}, {"path": "/dev/media0"}]}
 DEVICES = {"version": "v1", "devices": [{"preset": "argus"}, {"name": "camera", "groups": [UDEV, UDEV]}]}
 CLAIMS = {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 2}}}
 with_dra = partial(Choice, container_runtime="containerd", api="dra")
@@ -296,7 +296,8 @@ def test_a_configuration_has_its_own_daemonset_label_and_choices(helm: Helm, api
 
 @pytest.mark.parametrize("name", ["Big", "true", "a.b", "x" * 64])
 def test_name_that_cannot_be_a_configurations_is_refused(helm: Helm, name: str) -> None:
-    assert "configurations" in helm.refusal({"configurations": {name: {"config": {"version": "v1"}}}})
+    said = helm.refusal({"configurations": {name: {"config": {"version": "v1"}}}})
+    assert f"invalid propertyName '{name}'" in said
 
 
 @pytest.mark.parametrize("name", [*CHOICES, "default"])
