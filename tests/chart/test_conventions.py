@@ -82,6 +82,7 @@ def test_kubeconform_finds_what_is_wrong(helm: Helm, kubeconform: Kubeconform) -
             kubeconform(documents, "1.37")
 
 
+CONFIGURATION = "jetson-k3s.github.io/configuration"
 SELECTORS = {
     "tegra-device-plugin": {NAME: "tegra-device-plugin", INSTANCE: RELEASE},
     "tegra-gpu-agent": {NAME: "tegra-gpu-agent", INSTANCE: RELEASE},
@@ -95,7 +96,10 @@ def test_selectors_are_the_same_with_each_choice(helm: Helm, later: Helm, name: 
     for chart in (helm, later):
         for document in chart.template(CHOSEN[name]):
             if document["kind"] == "DaemonSet":
-                selected = SELECTORS[document["metadata"]["labels"][NAME]]
+                labels = document["metadata"]["labels"]
+                # A named configuration's own pods: without its name it would also select the default's.
+                own = {name: value for name, value in labels.items() if name == CONFIGURATION}
+                selected = SELECTORS[labels[NAME]] | own
                 assert document["spec"]["selector"] == {"matchLabels": selected}
                 assert document["spec"]["template"]["metadata"]["labels"].items() >= selected.items()
 
