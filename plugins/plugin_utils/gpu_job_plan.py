@@ -290,7 +290,7 @@ def plan(text: str, path: str, settings: Settings, *, node: str, runtime_class: 
     sampler, volume = companion(script, settings["artifacts"])
     pod["containers"].append(sampler)
     pod.setdefault("volumes", []).append(volume)
-    # Exactly this board, whatever the manifest says, and one try: a test that fails has failed.
+    # This board and one try, also if the manifest says otherwise: a test that fails has failed.
     pod.pop("nodeName", None)
     selector = pod.get("nodeSelector") or {}
     pod["nodeSelector"] = {**selector, HOSTNAME: node}

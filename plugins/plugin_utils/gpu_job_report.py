@@ -11,7 +11,7 @@ from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact, redact_data
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_job_figures
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_job_figures, gpu_verify
 
 Data = dict[str, Any]
 GUIDE = "docs/hardware-in-the-loop.md#when-a-job-does-not-pass"
@@ -38,16 +38,8 @@ def entry(name: str, status: str, reason: str = "", **more: Any) -> Data:
     """An entry of the report's checks."""
     title, failure = TITLES[name]
     return {
-        "id": name,
-        "title": title,
+        **gpu_verify.unanswered({"id": name, "title": title}, status, reason),
         "failure": failure if status == "failed" else "",
-        "status": status,
-        "seconds": 0.0,
-        "evidence": [],
-        "events": [],
-        "reason": reason,
-        "diagnosis": [],
-        "fix": "",
         "url": page(GUIDE),
         **more,
     }

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -248,36 +249,41 @@ def test_release_page_that_does_not_answer_is_named(boards: list[Board], checkou
     assert boards[0].exec("sh", "-c", "command -v k3s || echo none") == "none"
 
 
+PROGRAMS = "/usr/local/bin"
+
+
+@contextmanager
+def disk_of_programs(board: Board, size: str) -> Iterator[None]:
+    """A file system of its own where K3s is installed, of this size."""
+    board.exec("mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", PROGRAMS)
+    try:
+        yield
+    finally:
+        board.exec("umount", PROGRAMS)
+
+
 def test_disk_that_is_too_small_is_named_before_anything_is_written(
     boards: list[Board], checkout: Path
 ) -> None:
-    place = "/usr/local/bin"
-    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=10m", "tmpfs", place)
-    try:
+    with disk_of_programs(boards[0], "10m"):
         status, said = install(checkout, f"jetson@{boards[0].address}")
-        left = boards[0].exec("ls", "-A", place)
-    finally:
-        boards[0].exec("umount", place)
+        left = boards[0].exec("ls", "-A", PROGRAMS)
     message = " ".join(said.split())
     assert (status, "place-full" in message) == (1, True), said
-    assert f"{place} on {place} (tmpfs) has 10 MB" in message
+    assert f"{PROGRAMS} on {PROGRAMS} (tmpfs) has 10 MB" in message
     assert left == ""
 
 
 def test_disk_that_fills_up_meanwhile_is_named_and_nothing_half_written_stays(
     boards: list[Board], checkout: Path
 ) -> None:
-    place = "/usr/local/bin"
-    boards[0].exec("mount", "-t", "tmpfs", "-o", "size=1g", "tmpfs", place)
-    try:
+    with disk_of_programs(boards[0], "1g"):
         command = ("./install.sh", "--yes", f"jetson@{boards[0].address}")
         terminal = Person(checkout.parent).at_terminal(command, columns=80)
         terminal.until("Prepare the boards")
-        boards[0].exec("mount", "-o", "remount,size=10m", place)
+        boards[0].exec("mount", "-o", "remount,size=10m", PROGRAMS)
         terminal.until("")
-        left = boards[0].exec("ls", "-A", place)
-    finally:
-        boards[0].exec("umount", place)
+        left = boards[0].exec("ls", "-A", PROGRAMS)
     assert (terminal.process.returncode, "No space left on device" in terminal.written) == (1, True)
     assert left == ""
 

@@ -67,7 +67,7 @@ def test_both_roles_read_the_same_settings_with_their_own_defaults() -> None:
     assert len(own) == 4
 
 
-def test_one_configuration_keeps_the_plain_names_whatever_it_is() -> None:
+def test_one_configuration_keeps_the_plain_names_with_any_settings() -> None:
     same: Data = {CONFIG: UNITS, "nvidia_docker_strict": True}
     assert named(a=same, b=same, c=same) == {"": ["a", "b", "c"]}
     # In the order of the inventory: the text of the ConfigMap, whose hash renews pods, stays as it was.
