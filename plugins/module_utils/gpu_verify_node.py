@@ -186,7 +186,8 @@ def configured(item: Data) -> Optional[Data]:
     if not path:
         return None
     where = ("--namespace=" + PLUGIN_NAMESPACE, item["metadata"]["name"], "--")
-    said = run("exec", *where, "python3.11", "-m", "tegra_device_plugin", "config", "check", path)
+    check = ("python3.11", "-m", "tegra_device_plugin", "config", "check", "--host-root=/host", path)
+    said = run("exec", *where, *check)
     match = CONFIGURED.search(said)
     if match is None:
         raise CheckFailed(

@@ -177,11 +177,17 @@ def _koordinator_device(options: argparse.Namespace) -> int:
 def _config_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=("check",), metavar="check")
     parser.add_argument("file", type=Path, metavar="FILE")
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        metavar="DIR",
+        help="where the host's files are: percentages are of this board's memory",
+    )
 
 
 def _config_check(options: argparse.Namespace) -> int:
     """Print the meaning of the file. Raises ConfigError."""
-    content = read_file(options.file)
+    content = read_file(options.file, options.host_root)
     sharing = content.sharing
     if content.dra:
         print_line(f"{options.file}: good, for the command `dra`: {', '.join(content.dra.devices)}")

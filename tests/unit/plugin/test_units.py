@@ -219,6 +219,15 @@ def test_the_boards_own_root_of_the_file_counts_unless_a_flag_says_another(tmp_p
     assert found.memory_total == parse_quantity("4Gi")
 
 
+def test_config_check_takes_percentages_of_the_board_of_host_root(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    read(tmp_path, "memoryTotal: 25%")  # writes the file
+    root = board_with(tmp_path, 8 << 20)
+    assert main(["config", "check", f"--host-root={root}", f"{tmp_path}/config.yaml"]) == 0
+    assert "no more than 2Gi of " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("units", "expected"),
     [

@@ -120,7 +120,7 @@ class FakeCluster:
                 self.pods.clear()
             case ("create", *_):
                 self.create(json.loads(stdin))
-            case ("exec", _, _, *command) if "check" in command:
+            case ("exec", _, _, *_, "check", "--host-root=/host", _):
                 return self.meaning or f"/etc/config.yaml: good: {self.replicas} x {RESOURCE}\n"
             case ("exec", name, _, "--", *command) if "compute" in command:
                 return self.compute_again(name)
