@@ -11,7 +11,7 @@ import re
 import shutil
 import signal
 import socket
-from typing import Callable, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
@@ -122,18 +122,54 @@ def below(path: str, tree: str) -> bool:
     return path.startswith(tree.rstrip("/") + "/")
 
 
-def mount_points(mountinfo: str) -> Iterator[str]:
-    """Paths of /proc/self/mountinfo in order of mounting; its octal escapes (proc(5)) undone."""
+class Mount(NamedTuple):
+    """A line of /proc/self/mountinfo (proc(5))."""
+
+    parent: str
+    """Number of the mount that has `path`."""
+    device: str
+    root: str
+    """The directory of the file system that is mounted."""
+    path: str
+
+
+def unescape(path: str) -> str:
+    """A path of /proc/self/mountinfo without octal escapes."""
+    for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+        path = path.replace(escape, character)
+    return path
+
+
+def read_mounts(mountinfo: str) -> Dict[str, Mount]:
+    """The mounts by their numbers, in order of mounting."""
+    found = {}
     for line in mountinfo.splitlines():
-        path = line.split(" ")[4]
-        for escape, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
-            path = path.replace(escape, character)
-        yield path
+        number, parent, device, root, path = line.split(" ")[:5]
+        found[number] = Mount(parent, device, unescape(root), unescape(path))
+    return found
+
+
+def is_of_itself(mount: Mount, mounts: Dict[str, Mount]) -> bool:
+    """Is it a directory that is mounted onto itself?"""
+    parent = mounts.get(mount.parent)
+    if parent is None or parent.device != mount.device:
+        return False
+    return mount.root == os.path.normpath(os.path.join(parent.root, os.path.relpath(mount.path, parent.path)))
 
 
 def mounts_below(trees: List[str], mountinfo: str) -> List[str]:
-    """What is mounted inside the trees, the last mounted first."""
-    return [path for path in mount_points(mountinfo) if any(below(path, tree) for tree in trees)][::-1]
+    """Mounts to remove: those inside the trees, and trees that the kubelet has mounted. The last one first.
+
+    Where the root file system is not shared, the kubelet mounts its directory onto itself (MakeRShared).
+    Other trees that are mounts belong to the board's owner.
+    """
+    mounts = read_mounts(mountinfo)
+    return [
+        mount.path
+        for mount in mounts.values()
+        if any(below(mount.path, tree) for tree in trees)
+        or (mount.path in trees and is_of_itself(mount, mounts))
+    ][::-1]
 
 
 def begins(path: str, text: str) -> bool:
@@ -255,10 +291,18 @@ class Board:
 
     # Mounts and files
 
+    def mountinfo(self) -> str:
+        """The mounts of this process, as the kernel lists them."""
+        with open("/proc/self/mountinfo") as stream:
+            return stream.read()
+
+    def mount_points(self) -> List[str]:
+        """Where file systems and directories are mounted."""
+        return [mount.path for mount in read_mounts(self.mountinfo()).values()]
+
     def find_mounts(self) -> List[str]:
-        """What is mounted inside the trees; a tree that is a mount itself belongs to the board's owner."""
-        with open("/proc/self/mountinfo") as mountinfo:
-            return mounts_below([os.path.realpath(tree) for tree in TREES], mountinfo.read())
+        """Mounts of the kubelet and of its pods."""
+        return mounts_below([os.path.realpath(tree) for tree in TREES], self.mountinfo())
 
     def find_files(self) -> List[str]:
         """Files, links and trees."""
@@ -277,7 +321,8 @@ class Board:
 
     def removable(self, tree: str) -> bool:
         """May the directory itself go? Not when its owner has put it elsewhere by a mount or a link."""
-        return not (os.path.islink(tree) or os.path.ismount(tree))
+        # Not os.path.ismount(), which misses a directory of the same file system.
+        return not os.path.islink(tree) and os.path.realpath(tree) not in self.mount_points()
 
     def remove_files(self, paths: List[str]) -> None:
         """Remove them; of a tree that is a mount or a link its content."""

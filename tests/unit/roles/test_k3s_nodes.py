@@ -7,6 +7,7 @@ import re
 import time
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_kubectl as kubectl
@@ -301,8 +302,42 @@ def test_mounts_inside_the_trees_go_the_innermost_first() -> None:
     ]
 
 
-def test_a_tree_that_is_a_mount_is_its_owners() -> None:
-    assert reset.mounts_below(["/var/lib/rancher"], MOUNTINFO) == []
+OF_THE_OWNER = """\
+20 1 8:1 / / rw - ext4 /dev/sda1 rw
+21 20 8:1 / /srv rw - ext4 /dev/sda1 rw
+30 20 8:1 /large/kubelet /var/lib/kubelet rw - ext4 /dev/sda1 rw
+"""
+OF_THE_KUBELET = """\
+20 1 0:50 / / rw - overlay overlay rw
+21 20 8:2 /volumes/1 /var/lib rw - ext4 /dev/sdb1 rw
+30 21 8:2 /volumes/1/kubelet /var/lib/kubelet rw shared:9 - ext4 /dev/sdb1 rw
+31 30 0:40 / /var/lib/kubelet/pods/1 rw - tmpfs tmpfs rw
+"""
+
+
+@pytest.mark.parametrize(("tree", "mountinfo"), [
+    ("/var/lib/rancher", MOUNTINFO), ("/var/lib/kubelet", OF_THE_OWNER),
+])  # fmt: skip
+def test_a_tree_that_is_a_mount_is_its_owners(tree: str, mountinfo: str) -> None:
+    assert reset.mounts_below([tree], mountinfo) == []
+
+
+def test_the_kubelets_mount_of_its_directory_onto_itself_goes() -> None:
+    expected = ["/var/lib/kubelet/pods/1", "/var/lib/kubelet"]
+    assert reset.mounts_below(["/var/lib/kubelet"], OF_THE_KUBELET) == expected
+
+
+def test_of_a_directory_that_its_owner_has_mounted_the_content_goes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tree = tmp_path / "kubelet"
+    (tree / "pods").mkdir(parents=True)
+    board = reset.Board(Mock())
+    monkeypatch.setattr(reset, "TREES", (str(tree),))
+    monkeypatch.setattr(reset, "DIRECTORIES_IF_EMPTY", ())
+    monkeypatch.setattr(board, "mountinfo", lambda: OF_THE_OWNER.replace("/var/lib/kubelet", str(tree)))
+    board.remove_files([str(tree)])
+    assert list(tree.iterdir()) == []
 
 
 def test_processes_go_with_their_descendants() -> None:
