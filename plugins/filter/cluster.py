@@ -52,6 +52,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     proxy,
     rollout,
     run_lock,
+    site,
     snapshot,
 )
 
@@ -98,6 +99,7 @@ MODULES = (
     proxy,
     rollout,
     run_lock,
+    site,
     snapshot,
 )
 
