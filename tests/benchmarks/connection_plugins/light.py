@@ -18,7 +18,7 @@ options: {}
 
 
 class Connection(scripted.Connection):
-    """Answers at once, and records nothing."""
+    """Answers without delay, and records nothing."""
 
     transport = "light"
 
