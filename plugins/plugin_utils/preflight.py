@@ -255,10 +255,17 @@ def plain(value: Any) -> Any:
 
 
 def compared(facts: Facts) -> Facts:
-    """The facts of a board that those of other boards are compared with."""
+    """The facts of a board that those of other boards are compared with, {} where they have another form.
+
+    Such a board fails by its own facts, and stops no other one.
+    """
     parts = {"k3s": ("server", "agent", "settings"), "network": ("addresses",)}
-    found = {key: plain(facts[key]) for key in ("hostname", "machine_id", "clock")}
-    return found | {key: {name: plain(facts[key][name]) for name in names} for key, names in parts.items()}
+    try:
+        found = {key: plain(facts[key]) for key in ("hostname", "machine_id", "clock")}
+        found |= {key: {name: plain(facts[key][name]) for name in names} for key, names in parts.items()}
+    except (KeyError, TypeError):
+        return {}
+    return found
 
 
 def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
@@ -267,7 +274,7 @@ def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
     facts = board_variables.facts_of(run["reached"], variables)
     members = run["groups"].get("server", [])
     return {
-        "facts": {host: compared(one) for host, one in facts.items()},
+        "facts": {host: parts for host, one in facts.items() if (parts := compared(one))},
         "named": [host for host, one in variables.items() if flag(one.get("jetson_set_hostname", False))],
         "nodes": [
             {key: plain(node[key]) for key in ("name", "board", "machine_id", "addresses")}
@@ -323,8 +330,9 @@ class Board:
     @cached_property
     def fleet(self) -> dict[str, Facts]:
         """Facts of the boards that answer: of the others, those that are compared."""
-        found = {host: facts for host, facts in self.made["facts"].items() if host in self.run["reached"]}
-        return found | ({self.host: self.facts} if self.host in found else {})
+        reached = {*self.run["reached"]}
+        found = {host: facts for host, facts in self.made["facts"].items() if host in reached}
+        return found | ({self.host: self.facts} if self.host in reached else {})
 
     @cached_property
     def members(self) -> list[str]:

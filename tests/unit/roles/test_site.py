@@ -26,9 +26,7 @@ NOTHING: Data = {"ansible_facts": {"jetson": {"image_supply": {"installed": Fals
         ({"ansible_facts": {"jetson": {"image_supply": {"installed": False, "trusted": ["x:5443"]}}}}, True),
     ],
 )
-def test_images_are_brought_if_a_board_builds_one_or_has_a_registry(
-    variables: Data, expected: bool
-) -> None:
+def test_images_are_brought_if_a_board_builds_one_or_has_a_registry(variables: Data, expected: bool) -> None:
     assert site.any_supplies(["a", "b"], {"a": NOTHING, "b": NOTHING | variables}) is expected
 
 
