@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure site.yml on a fleet of light boards: `python -m tests.benchmarks.scale --boards 10 50 100 500`.
 
-A light board is answered for by Ansible's own process of a task, as a board that site.yml left. So the controller
-alone is measured, without ssh. The run leaves out the verification, and must change nothing.
+A light board is answered for by Ansible's own process of a task, as a board that site.yml left. So the
+controller alone is measured, without ssh. The run leaves out the verification, and must change nothing.
 With --against, another revision's playbooks run in turns with these.
 """
 
