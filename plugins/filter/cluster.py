@@ -50,8 +50,10 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_configurations,
     preflight_inventory,
     proxy,
+    role_settings,
     rollout,
     run_lock,
+    site,
     snapshot,
 )
 
@@ -96,8 +98,10 @@ MODULES = (
     preflight_configurations,
     preflight_inventory,
     proxy,
+    role_settings,
     rollout,
     run_lock,
+    site,
     snapshot,
 )
 

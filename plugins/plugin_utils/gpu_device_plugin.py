@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,6 +16,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    gpu_device_plugin_stand_by as standing_by,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import nvidia_docker, plugin_image
 
@@ -71,6 +75,17 @@ class Settings(TypedDict):
     """Of the server. Boards may have an older one."""
 
 
+class Inventory(TypedDict):
+    """What is the same for all boards."""
+
+    configurations: list[configurations.Configuration]
+    """Of all boards."""
+    sources: Mapping[str, Any]
+    """The plain manifests (`Sources`)."""
+    tmpfiles: str
+    """Path of the file for the directories of the instance that stands by."""
+
+
 class Command(TypedDict):
     """A container of the plugin's image on the board: arguments of the module container_command."""
 
@@ -96,6 +111,8 @@ class Plan(TypedDict):
     """As plugin_image.Image."""
     loaded: bool
     """Whether Docker has the image of the bundle already."""
+    prepares: bool
+    """Whether anything comes before the labels: the end of settings that are refused, the image, or jtop."""
     loads: bool
     """Whether the image may have to be loaded or pulled. What containerd has is no fact."""
     engine: Engine
@@ -116,8 +133,10 @@ class Plan(TypedDict):
     """Objects of an API that no board has, by its label. They go as soon as no node has that."""
     renderings: list[dict[str, Any]]
     """Of each configuration, the arguments of the manifest's filter."""
-    own: dict[str, Any]
-    """Those of the board's own configuration."""
+    stand_by: dict[str, Any] | None
+    """The instance that stands by, as stand_by() of its module has it."""
+    stands_by_otherwise: bool
+    """Whether an instance with other settings stands by. It goes before the pod is renewed."""
 
 
 def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Iterator[str]:
@@ -298,32 +317,39 @@ def plan(
     bundle: Mapping[str, Any],
     settings: Settings,
     board: str,
-    found: list[configurations.Configuration],
+    inventory: Inventory,
 ) -> Plan:
     """What is deployed on a board.
 
-    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory,
-    `found` the configurations of all boards there.
+    `jetson` are its facts, `bundle` what the module bundle_info has found, `board` its name in the inventory.
     """
+    found = inventory["configurations"]
     image = plugin_image.image_of(settings["image"], bundle, jetson["arch"])
     docker = jetson["docker"]
     in_docker = settings["container_runtime"] == "docker"
     jtop = has_jtop(jetson, settings)
     (own,) = (one for one in found if board in one["boards"])
     value = configurations.label_value(own["name"])
+    stands_by = settings["api"] == "device-plugin" and (in_docker or bool(docker["running"]))
+    refused, stand_by = list(refusals(jetson, settings, board)), None
+    if stands_by and not refused:
+        text = manifest([rendering(image, own, settings)], inventory["sources"])
+        stand_by = standing_by.stand_by(text, inventory["tmpfiles"])
+    loads = not (in_docker and has_archive(image, bundle, docker))
     return {
-        "refused": list(refusals(jetson, settings, board)),
+        "refused": refused,
+        "prepares": bool(refused or loads or jtop),
         "api": settings["api"],
         "image": image._asdict(),
         "loaded": image.name in docker["images"],
-        "loads": not (in_docker and has_archive(image, bundle, docker)),
+        "loads": loads,
         "engine": engine_of(settings),
         "jtop": jtop,
         "labels_command": labels_command(image, settings, jtop=jtop),
         "koordinator_command": koordinator_command(image, settings),
         # Docker is there with JetPack, also where K3s uses its own containerd. The kubelet waits for a DRA
         # driver by itself.
-        "stands_by": settings["api"] == "device-plugin" and (in_docker or bool(docker["running"])),
+        "stands_by": stands_by,
         "labels": {
             label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()
         },
@@ -331,8 +357,15 @@ def plan(
         "kept": kept_daemonsets(found),
         "unused": unused_objects(found, settings["k3s_version"]),
         "renderings": [rendering(image, one, settings) for one in found],
-        "own": rendering(image, own, settings),
+        "stand_by": stand_by,
+        "stands_by_otherwise": bool(stand_by and docker["running"] and serves_otherwise(stand_by, docker)),
     }
+
+
+def serves_otherwise(stand_by: Mapping[str, Any], docker: Mapping[str, Any]) -> bool:
+    """Whether the instance that stands by has other settings, by the facts of Docker."""
+    settings = hashlib.sha256(stand_by["config"].encode()).hexdigest()
+    return docker["stand_by_settings"] not in (None, settings)
 
 
 class Sources(NamedTuple):

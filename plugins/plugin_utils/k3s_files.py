@@ -162,12 +162,14 @@ def secrets(
     of_k3s: k3s_configuration.Settings,
     settings: Settings,
 ) -> dict[str, str]:
-    """The texts that must not be shown, by path."""
-    return {
-        entry.file["path"]: entry.secret
-        for entry in entries(jetson, bundle, of_k3s, settings)
-        if entry.file.get("secret")
-    }
+    """The texts that must not be shown, by path.
+
+    Ansible evaluates a setting when it is read. Most boards have no secret, and the unit never is one.
+    """
+    found = [environment(settings), *credentials(jetson["k3s"], of_k3s["container_runtime"], settings)]
+    if k3s_options.has_secrets(of_k3s["config"]):
+        found.append(text(settings["paths"]["config"], config(jetson, bundle, of_k3s), secret=True))
+    return {entry.file["path"]: entry.secret for entry in found if entry.file.get("secret")}
 
 
 def secret_files(texts: Mapping[str, str]) -> list[File]:

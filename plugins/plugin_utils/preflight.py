@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,6 +59,19 @@ class Run(TypedDict):
     """All that the run is for, also those that do not answer."""
     reached: list[str]
     """Those that answer and have not failed."""
+    fleet: str
+    """A Fleet as JSON, '' where it was not made. Each board reads it, which takes seconds with hostvars."""
+
+
+class Fleet(TypedDict):
+    """What each board is compared with: made once for all boards of a run."""
+
+    facts: dict[str, Facts]
+    """Of the boards that answer, the facts that are compared."""
+    named: list[str]
+    """Those of them that get their inventory name before K3s is installed on them."""
+    nodes: list[Facts]
+    """The cluster's nodes, as the servers say."""
 
 
 class Results(TypedDict):
@@ -152,6 +166,16 @@ class Remaining(TypedDict):
     """Servers that answer and have K3s."""
 
 
+class Outcome(TypedDict):
+    """What preflight has found, as the fact preflight_outcome."""
+
+    findings: list[Finding]
+    server_k3s: str
+    node_new: bool
+    no_proxy: dict[str, list[str]]
+    address: dict[str, str]
+
+
 class Plan(TypedDict):
     """What the tasks carry out."""
 
@@ -223,6 +247,42 @@ def nodes_of(answers: Mapping[str, Facts | None]) -> list[Facts]:
     return [node for answer in answers.values() if answer for node in answer["nodes"]]
 
 
+def plain(value: Any) -> Any:
+    """The value without Ansible's own types, which evaluate each part of it when it is read."""
+    if isinstance(value, Mapping):
+        return {str(key): plain(one) for key, one in value.items()}
+    return [*map(plain, value)] if isinstance(value, list) else value
+
+
+def compared(facts: Facts) -> Facts:
+    """The facts of a board that those of other boards are compared with, {} where they have another form.
+
+    Such a board fails by its own facts, and stops no other one.
+    """
+    parts = {"k3s": ("server", "agent", "settings"), "network": ("addresses",)}
+    try:
+        found = {key: plain(facts[key]) for key in ("hostname", "machine_id", "clock")}
+        found |= {key: {name: plain(facts[key][name]) for name in names} for key, names in parts.items()}
+    except (KeyError, TypeError):
+        return {}
+    return found
+
+
+def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
+    """What each board is compared with. `answered` are the results of k3s_nodes."""
+    variables = {host: hostvars[host] for host in run["reached"]}
+    facts = board_variables.facts_of(run["reached"], variables)
+    members = run["groups"].get("server", [])
+    return {
+        "facts": {host: parts for host, one in facts.items() if (parts := compared(one))},
+        "named": [host for host, one in variables.items() if flag(one.get("jetson_set_hostname", False))],
+        "nodes": [
+            {key: plain(node[key]) for key in ("name", "board", "machine_id", "addresses")}
+            for node in nodes_of(preflight_k3s.answers_of(answered, members))
+        ],
+    }
+
+
 @dataclass(frozen=True)
 class Board:
     """A board and what is known of its cluster: the arguments of the filters."""
@@ -260,13 +320,19 @@ class Board:
         return str(k3s_configuration.reserved_memory(self.settings["config"], self.facts["memory_bytes"]))
 
     @cached_property
-    def variables(self) -> dict[str, Variables]:
-        """Variables of the boards that answer. Ansible makes them again at each access to hostvars."""
-        return {host: self.hostvars[host] for host in self.run["reached"]}
+    def made(self) -> Fleet:
+        """What is compared of all boards."""
+        if self.run.get("fleet"):
+            found: Fleet = json.loads(self.run["fleet"])
+            return found
+        return fleet_of(self.run, self.hostvars, self.found["nodes"])
 
     @cached_property
     def fleet(self) -> dict[str, Facts]:
-        return board_variables.facts_of(self.run["reached"], self.variables)
+        """Facts of the boards that answer: of the others, those that are compared."""
+        reached = {*self.run["reached"]}
+        found = {host: facts for host, facts in self.made["facts"].items() if host in reached}
+        return found | ({self.host: self.facts} if self.host in reached else {})
 
     @cached_property
     def members(self) -> list[str]:
@@ -303,7 +369,7 @@ class Board:
 
     @cached_property
     def nodes(self) -> list[Facts]:
-        return nodes_of(self.answers)
+        return self.made["nodes"] if self.run.get("fleet") else nodes_of(self.answers)
 
     @cached_property
     def server_k3s(self) -> str:
@@ -323,11 +389,7 @@ class Board:
     @cached_property
     def named(self) -> list[str]:
         """Boards that get their inventory name before K3s is installed on them."""
-        return [
-            host
-            for host in self.run["reached"]
-            if flag(self.variables[host].get("jetson_set_hostname", False))
-        ]
+        return [host for host in self.made["named"] if host in self.run["reached"]]
 
     @cached_property
     def name(self) -> str:
@@ -508,13 +570,16 @@ def named_hosts(board: Board) -> list[tuple[str, str]]:
 def findings_of_names(board: Board, facts: Facts) -> list[Finding]:
     """Names and addresses that programs on this board use."""
     first = board.members[0]
-    default = preflight_server.default_url(first, board.hostvars[first])
+    variables = board.hostvars[first]
+    default = preflight_server.default_url(first, variables)
     url = board.settings["server_url"] or default
     server: preflight_server.Server = {
         "name": first,
         "url": url,
         "default": default,
-        "facts": board.fleet.get(first),
+        "facts": board_variables.facts_of([first], {first: variables}).get(first)
+        if first in board.run["reached"]
+        else None,
     }
     joins = board.host != first
     return [
@@ -628,12 +693,25 @@ def unsafe(value: Any) -> Any:
     return wrap_var(copied(value))
 
 
+def outcome(board: Board, tables: Tables, now: float) -> Outcome:
+    """What preflight has found on a board."""
+    planned = plan(board)
+    return {
+        "findings": findings(board, tables, now),
+        "server_k3s": planned["server_k3s"],
+        "node_new": planned["node_new"],
+        "no_proxy": planned["no_proxy"],
+        "address": planned["address"],
+    }
+
+
 # Texts are marked as unsafe here, because up to ansible-core 2.18 those of `hostvars` lose their mark.
 FILTERS = {
     "preflight_compatibility": lambda *given: unsafe(compatibility(Board(*given[:-1]), given[-1])),
-    "preflight_findings": lambda *given: unsafe(findings(Board(*given[:-2]), *given[-2:])),
+    "preflight_fleet": lambda *given: unsafe(json.dumps(fleet_of(*given))),
     "preflight_node_findings": lambda *given: unsafe(node_findings(*given)),
     "preflight_node_name": lambda *given: unsafe(node_name(*given)),
+    "preflight_outcome": lambda *given: unsafe(outcome(Board(*given[:-2]), *given[-2:])),
     "preflight_plan": lambda *given: unsafe(plan(Board(*given))),
     "preflight_remaining": lambda *given: unsafe(remaining(*given)),
     "preflight_report": preflight_rules.report,

@@ -52,14 +52,20 @@ def strangers(fleet: dict[str, Facts], nodes: list[Facts]) -> list[Facts]:
     A node is the board whose K3s has its name. It is also the board that has its address and its name or
     machine-id: K3s was removed from it, or it was flashed again.
     """
+    installed_as = {node_of(facts) for facts in fleet.values()}
+    by_name: dict[str, list[set[str]]] = {}
+    by_machine: dict[str, list[set[str]]] = {}
+    for facts in fleet.values():
+        addresses = own_addresses(facts)
+        by_name.setdefault(str(facts["hostname"]).lower(), []).append(addresses)
+        by_machine.setdefault(str(facts["machine_id"]), []).append(addresses)
 
-    def is_board(node: Facts, facts: Facts) -> bool:
-        if node["name"] == node_of(facts):
-            return True
-        same = node["name"] == str(facts["hostname"]).lower() or node["machine_id"] == facts["machine_id"]
-        return same and not own_addresses(facts).isdisjoint(map(str, node["addresses"]))
+    def is_board(node: Facts) -> bool:
+        same = by_name.get(str(node["name"]), []) + by_machine.get(str(node["machine_id"]), [])
+        there = {*map(str, node["addresses"])}
+        return str(node["name"]) in installed_as or any(not there.isdisjoint(own) for own in same)
 
-    return [node for node in nodes if not any(is_board(node, facts) for facts in fleet.values())]
+    return [node for node in nodes if not is_board(node)]
 
 
 def is_anothers(host: str, node: Facts) -> bool:

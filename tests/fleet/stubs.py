@@ -60,7 +60,7 @@ K3S = """\
 """
 SERVER = f"""\
 - ansible.builtin.import_tasks: server.yml
-- ansible.builtin.set_fact: {{preflight_server_k3s: {OLD}}}
+- ansible.builtin.set_fact: {{preflight_outcome: {{server_k3s: {OLD}, no_proxy: {{k3s: [], docker: []}}}}}}
 """
 REBOOT: Data = {
     "jetson_k3s.cluster.step": {

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -36,7 +37,7 @@ JETSON: Data = {
     "kernel": "5.15.148-tegra",
     "python": "3.10.12",
     "soc": "tegra234",
-    "docker": {"running": True, "images": {}, "contents": {}, "kept": {}},
+    "docker": {"running": True, "images": {}, "contents": {}, "kept": {}, "stand_by_settings": None},
 }
 SETTINGS: Data = {
     "api": "device-plugin",
@@ -51,7 +52,15 @@ SETTINGS: Data = {
     "node": "jetson-1",
     "k3s_version": "v1.36.5+k3s1",
 }
+DEPLOY = ROLES.parent / "plugin/deploy"
+SOURCES: Data = {
+    "plugin": (DEPLOY / "base/daemonset.yaml").read_text(),
+    "agent": (DEPLOY / "agent/daemonset.yaml").read_text(),
+    "agent_rights": (DEPLOY / "agent/rights.json").read_text(),
+    "driver": [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")],
+}
 UNITS = {"version": "v1", "sharing": {"units": {"contextOverhead": "400Mi"}}}
+TMPFILES = "/etc/tmpfiles.d/plugin.conf"
 EVICT = {"enabled": True, "mode": "evict"}
 
 
@@ -73,7 +82,8 @@ def plan(
     given: Any = SETTINGS | settings  # as from the inventory
     boards = boards or [board_of("jetson-1", **given)]
     found = configurations.configurations(boards, configurations.deployed([]))
-    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", found)
+    inventory: planning.Inventory = {"configurations": found, "sources": SOURCES, "tmpfiles": TMPFILES}
+    return planning.plan(JETSON | (jetson or {}), bundle, given, "jetson-1", inventory)
 
 
 @pytest.mark.parametrize(
@@ -353,16 +363,8 @@ def test_docker_pulls_with_the_kubelets_credentials() -> None:
 
 @pytest.mark.parametrize(("k3s", "serves"), [("v1.36.5+k3s1", True), ("v1.35.9+k3s1", False)])
 def test_one_manifest_is_made_from_the_plan(k3s: str, serves: bool) -> None:
-    deploy = ROLES.parent / "plugin/deploy"
-    sources: Data = {
-        "plugin": (deploy / "base/daemonset.yaml").read_text(),
-        "agent": (deploy / "agent/daemonset.yaml").read_text(),
-        "agent_rights": (deploy / "agent/rights.json").read_text(),
-        "driver": [(deploy / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")],
-    }
-
     def objects(**settings: Any) -> list[Data]:
-        text = planning.manifest(plan(**settings)["renderings"], sources)
+        text = planning.manifest(plan(**settings)["renderings"], SOURCES)
         return [*yaml.safe_load_all(text)]
 
     def names(**settings: Any) -> set[str]:
@@ -372,7 +374,7 @@ def test_one_manifest_is_made_from_the_plan(k3s: str, serves: bool) -> None:
     assert names(agent={"enabled": True}) == {"DaemonSet/tegra-device-plugin", "DaemonSet/tegra-gpu-agent"}
     assert "RuntimeClass/nvidia" in names(container_runtime="containerd")
     assert "DaemonSet/tegra-dra-driver" in names(api="dra")
-    text = planning.manifest(plan(api="dra", k3s_version=k3s)["renderings"], sources)
+    text = planning.manifest(plan(api="dra", k3s_version=k3s)["renderings"], SOURCES)
     assert ("extendedResourceName" in text) is serves
 
     # Boards with other settings add objects, and change none of the default's.
@@ -408,5 +410,18 @@ def test_one_manifest_is_made_from_the_plan(k3s: str, serves: bool) -> None:
     (container,) = daemonsets["DaemonSet/tegra-device-plugin-units"]["spec"]["template"]["spec"]["containers"]
     assert "--device-list-strategy=volume-mounts" in container["args"]
     # The instance that stands by on a board is made of its own.
-    own = planning.manifest([plan(boards=[board_of("jetson-1"), *others])["own"]], sources)
-    assert [*yaml.safe_load_all(own)] == alone
+    own = plan(boards=[board_of("jetson-1"), *others])
+    assert own["stand_by"] == plan()["stand_by"] is not None
+
+
+@pytest.mark.parametrize(
+    ("docker", "otherwise"),
+    [
+        ({"stand_by_settings": None}, False),
+        ({"stand_by_settings": hashlib.sha256(b"").hexdigest()}, False),
+        ({"stand_by_settings": hashlib.sha256(b"old").hexdigest()}, True),
+        ({"stand_by_settings": hashlib.sha256(b"old").hexdigest(), "running": False}, False),
+    ],
+)
+def test_instance_with_other_settings_is_found_by_the_facts(docker: Data, otherwise: bool) -> None:
+    assert plan({"docker": JETSON["docker"] | docker})["stands_by_otherwise"] is otherwise

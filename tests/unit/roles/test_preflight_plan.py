@@ -72,6 +72,7 @@ def run_of(host: str = SERVER, **changes: Any) -> planning.Run:
         "groups": groups([SERVER], [AGENT]),
         "hosts": boards,
         "reached": boards,
+        "fleet": "",
     }
     return run | changes  # type: ignore[return-value]
 

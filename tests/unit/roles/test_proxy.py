@@ -449,9 +449,9 @@ HOSTS = """\
     - ansible.builtin.set_fact: {preflight_bundle_info: {indexed: false, versions: {}, files: {}}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.nvidia_docker, tasks_from: plan}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: plan}
-    - ansible.builtin.set_fact: {preflight_no_proxy: "{{ __preflight_plan.no_proxy }}"}
+    - ansible.builtin.set_fact: {preflight_outcome: "{{ __preflight_plan }}"}
     - ansible.builtin.copy:
-        content: "{{ [preflight_no_proxy, of_k3s, __nvidia_docker_proxy] | to_json }}"
+        content: "{{ [preflight_outcome.no_proxy, of_k3s, __nvidia_docker_proxy] | to_json }}"
         dest: "{{ there }}/{{ inventory_hostname }}.json"
         mode: "0600"
       vars:
@@ -522,7 +522,8 @@ CONFIGURE = """\
   gather_facts: false
   tasks:
     - ansible.builtin.set_fact: {jetson: "{{ facts }}", cacheable: true}
-    - ansible.builtin.set_fact: {preflight_no_proxy: {k3s: [localhost, 10.42.0.0/16], docker: [localhost]}}
+    - ansible.builtin.set_fact:
+        preflight_outcome: {no_proxy: {k3s: [localhost, 10.42.0.0/16], docker: [localhost]}}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.k3s, tasks_from: configure}
     - ansible.builtin.copy:
         content: "{{ __k3s_configured | to_json }}"

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which plays of site.yml have work on any board of a run. The others end before their first task on a board.
+
+A play is for all boards or for none: Ansible ends a playbook when all boards of a play have failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import Hostvars, Variables
+
+
+def supplies(variables: Variables) -> bool:
+    """Whether a host builds the plugin's image, or has or had to do with a registry of the site."""
+    if boolean(variables.get("gpu_device_plugin_build_on_board", False), strict=False):
+        return True
+    supply: dict[str, Any] = variables["ansible_facts"]["jetson"]["image_supply"]
+    return bool(variables.get("image_supply_host") or supply["installed"] or supply["trusted"])
+
+
+def any_supplies(hosts: Iterable[str], hostvars: Hostvars) -> bool:
+    """Whether images go to a board in another way than from this computer or a registry of the owner's."""
+    return any(supplies(hostvars[host]) for host in hosts)
+
+
+def any_changes(hosts: Iterable[str], hostvars: Hostvars) -> bool:
+    """Whether role k3s has work on a board, or Docker there waits for a restart."""
+    found = (hostvars[host] for host in hosts)
+    return any(one.get("k3s_work") or one.get("nvidia_docker_restart_waits") for one in found)
+
+
+FILTERS = {"site_changes": any_changes, "site_supplies": any_supplies}
