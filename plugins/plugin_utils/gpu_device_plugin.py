@@ -325,7 +325,9 @@ def plan(
         # driver by itself.
         "stands_by": settings["api"] == "device-plugin" and (in_docker or bool(docker["running"])),
         "labels": {
-            label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()
+            # NVIDIA's GPU operator leaves the board alone, installed before or after.
+            manifests.OPERANDS_LABEL: "false",
+            **{label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()},
         },
         "absent": unwanted_agents(found),
         "kept": kept_daemonsets(found),
