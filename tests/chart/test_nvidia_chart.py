@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's own chart, with the values of plugin/deploy/nvidia, comes to x86 nodes and to no board.
 
-The chart is a real release: that of the Go module github.com/NVIDIA/k8s-device-plugin, which the lab compiles.
-The tree has no copy. The chart has no values.schema.json, so the keys of the values are compared with its values.yaml.
-Helm validates by the schema if a later version has one.
+The chart is a real release: that of the Go module of NVIDIA's plugin, which the lab compiles. The tree has no
+copy. The chart has no values.schema.json, so the keys of the values are compared with its values.yaml. Helm
+validates by the schema if a later version has one.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ OPERATED = {"namespace": "gpu-operator", "name": "nvidia-device-plugin-daemonset
 
 def test_second_device_plugin_stops_preflight_and_is_in_the_status(tmp_path: Path) -> None:
     fleet = Mixed(tmp_path)
-    there = {**CHART, "selector": {}, "terms": None, "nodes": [PLAIN, BOARDS[0]]}
+    there: Answer = {**CHART, "selector": {}, "terms": None, "nodes": [PLAIN, BOARDS[0]]}
     plugins = fault(fleet.servers, "k3s_nodes", {"gpu_plugins": [there]})
     run = fleet.mixed("preflight", faults=[plugins])
     words = said(run)

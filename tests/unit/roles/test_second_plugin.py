@@ -105,7 +105,12 @@ def test_cluster_is_asked_for_pods_only_where_there_is_such_a_daemonset(
 ) -> None:
     pods = [its_pod(spec(), "b"), its_pod(spec(), "a"), its_pod(spec(), "c", owner="other")]
     asked: list[tuple[str, ...]] = []
-    monkeypatch.setattr(k3s_nodes, "listed", lambda *argv: asked.append(argv) or pods)
+
+    def listed(*argv: str) -> list[Data]:
+        asked.append(argv)
+        return pods
+
+    monkeypatch.setattr(k3s_nodes, "listed", listed)
     assert k3s_nodes.gpu_plugins([daemonset(spec(container=MIRRORED))]) == []
     assert asked == []
     (found,) = k3s_nodes.gpu_plugins([daemonset(spec(affinity=DEFAULT))])
