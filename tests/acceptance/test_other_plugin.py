@@ -3,8 +3,9 @@
 
 The tests are one story, in the order of the file. NVIDIA's plugin is the real program. What it finds is
 SIMULATED: the plain host has no GPU, and the plugin offers one there because it is told to look for a Tegra.
-Its DaemonSet is NVIDIA's plain manifest with an affinity: first that of NVIDIA's chart by default, then that of
-plugin/deploy/nvidia. Boards of the lab are amd64, so the nodeSelector of this file is for the tests of the chart.
+
+Its DaemonSet is NVIDIA's plain manifest with an affinity: first the default of NVIDIA's chart, then that of
+plugin/deploy/nvidia. Boards of the lab are amd64, so its nodeSelector is for the tests of the chart.
 No Node Feature Discovery runs here: the test sets the label that it gives a Xavier.
 """
 

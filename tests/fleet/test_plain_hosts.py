@@ -135,7 +135,7 @@ def test_second_device_plugin_stops_preflight_and_is_in_the_status(tmp_path: Pat
 
 def test_gpu_operator_on_a_board_does_not_stop_site_yml_which_labels_the_board(tmp_path: Path) -> None:
     fleet = Mixed(tmp_path)
-    there = {**OPERATED, "operator": True, "selector": {}, "terms": None, "nodes": [BOARDS[0]]}
+    there: Answer = {**OPERATED, "operator": True, "selector": {}, "terms": None, "nodes": [BOARDS[0]]}
     run = fleet.mixed("site", faults=[fault(fleet.servers, "k3s_nodes", {"gpu_plugins": [there]})])
     assert run.code == 0, run.logged or run.said
     labels = {one["name"]: one["labels"] for _, module, one in run.calls if module == "k3s_node"}
