@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.observability import promql, scrapes
-from tests.observability.promql import ADDED, OF_JTOP, OF_UNITS, Query
+from tests.observability.promql import ADDED, OF_JTOP, OF_SENSORS, OF_UNITS, Query
 
 Exposed = Mapping[str, Mapping[str, set[str]]]
 """By metric the values of its labels."""
@@ -32,7 +32,9 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Exposed:
         found: dict[str, dict[str, set[str]]] = {}
         for page in await scrapes.of_a_process(tmp_path_factory.mktemp("board") / "host"):
             read(found, page)
-        assert not (OF_JTOP | OF_UNITS) & found.keys()
+        assert not (OF_JTOP | OF_UNITS | OF_SENSORS) & found.keys()
+        read(found, await scrapes.of_sensors(tmp_path_factory.mktemp("board") / "host"))
+        assert found.keys() >= OF_SENSORS
         for page in await scrapes.of_devices(tmp_path_factory.mktemp("board")):
             read(found, page)
         only: dict[str, dict[str, set[str]]] = {}

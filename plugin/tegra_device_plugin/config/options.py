@@ -152,6 +152,9 @@ AGENT_OPTIONS = (*COMMON_OPTIONS, _FOREIGN_METRICS)
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
     _FOREIGN_METRICS,
+    Option(
+        "board_metrics", "true|false", boolean, "also serve metrics of the board's power, heat and throttling"
+    ),
     Option("device_plugin_dir", "DIR", _absolute, "the kubelet's directory of plugin sockets"),
     Option(
         "device_list_strategy",
