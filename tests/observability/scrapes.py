@@ -36,7 +36,7 @@ from tests.unit.plugin.agent.node import Node as AgentNode
 from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
 
 BOARD = "orinnano-jp6"
-EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami")
+EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami", "node-exporter")
 DEVICES = "devices: [{name: can, groups: [{paths: [{path: /sys/class/net/can0, type: Interface}]}]}]"
 UNITS = "units: {memoryTotal: 1Gi, memoryUnit: 8Mi}"
 """128 units of memory beside 100 of time."""
@@ -67,10 +67,10 @@ async def of_a_process(root: Path) -> list[str]:
         return [healthy, await asyncio.to_thread(page, address)]
 
 
-async def of_sensors(root: Path) -> str:
+async def of_sensors(root: Path, *more: str) -> str:
     """Return the plugin's page with the board's own metrics."""
     sensors.add(root)
-    async with a_kubelet() as kubelet, a_process(kubelet, root, "--board-metrics=true") as address:
+    async with a_kubelet() as kubelet, a_process(kubelet, root, "--board-metrics=true", *more) as address:
         await kubelet.until_allocatable()
         return await asyncio.to_thread(page, address)
 

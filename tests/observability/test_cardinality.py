@@ -76,8 +76,9 @@ def test_sensors_of_a_board_have_a_bounded_number_of_series(tmp_path: Path) -> N
             for name, value in (values | {"type": f"cpu-{number}"}).items():
                 (place / name).write_text(value)
     found = series(exposition(sensors.read(HostTree(tmp_path))))
-    assert found == dict.fromkeys(("tegra_temperature_celsius", "tegra_cooling_state"), sensors.MOST_SERIES)
-    assert (fixed, each) == (4 * sensors.MOST_SERIES, 0)
+    names = ("tegra_temperature_celsius", "tegra_cooling_state", *sensors.NODE_EXPORTER)
+    assert found == dict.fromkeys(names, sensors.MOST_SERIES)
+    assert (fixed, each) == (6 * sensors.MOST_SERIES, 0)
 
 
 async def test_a_failing_gpu_adds_no_series(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ HELP = {
     "tegra_temperature_celsius": "Temperature of the thermal zone.",
     "tegra_cooling_state": "How far the cooling device slows the board down: 0 is not at all.",
     "tegra_overcurrent_events_total": "Times that the board was slowed down because of its current.",
+    "node_thermal_zone_temp": "Temperature of the thermal zone, in degrees Celsius.",
+    "node_cooling_device_cur_state": "How far the cooling device cools: 0 is not at all.",
     "tegra_power_mode": "The mode set by nvpmodel, always 1.",
     "tegra_device_plugin_allocations_total": "Containers that requested devices.",
     "tegra_device_plugin_registrations_total": "Registrations with a kubelet.",

@@ -127,7 +127,7 @@ class Pages(StatusPages):
             from tegra_device_plugin.telemetry.sensors import Sensors  # noqa: PLC0415 - only if configured
 
             self._sensors = Sensors(settings.host_root)
-        return await self._sensors.metrics()
+        return await self._sensors.metrics(node_exporter="node-exporter" in settings.foreign_metrics)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """Give the values of sysfs and jtop."""

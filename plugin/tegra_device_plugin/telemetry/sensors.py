@@ -23,6 +23,8 @@ DEADLINE_SECONDS = 3.0
 # A board names its sensors itself. Orin has 12 zones, 4 rails and 12 cooling devices.
 MOST_SERIES = 32
 LONGEST_NAME = 60
+# Names and labels of its collector `thermal_zone`.
+NODE_EXPORTER = ("node_thermal_zone_temp", "node_cooling_device_cur_state")
 
 _HWMON, _THERMAL = "/sys/class/hwmon", "/sys/class/thermal"
 _IIO = "/sys/bus/i2c/drivers/ina3221x/*/iio:device*"
@@ -35,8 +37,6 @@ _SLOWER = re.compile(r"(?!.*fan).*(cpu|devfreq|gpu|throttl)", re.IGNORECASE)
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _MILLI = 1e-3
 _MICRO = 1e-6
-
-Values = Iterable[tuple[str, float]]
 
 
 def power(host: HostTree) -> Iterator[tuple[str, float]]:
@@ -68,20 +68,21 @@ def _of_channel(host: HostTree, monitor: str, channel: str) -> float | None:
     return None if millivolts is None or milliamperes is None else millivolts * milliamperes * _MICRO
 
 
-def temperatures(host: HostTree) -> Iterator[tuple[str, float]]:
-    """Give (zone, degrees Celsius). A zone that is off, as the GPU's may be, has none."""
+def temperatures(host: HostTree) -> Iterator[tuple[str, str, float]]:
+    """Give (number, type, degrees Celsius) of each zone that is on. The GPU's may be off."""
     for zone in host.glob(f"{_THERMAL}/thermal_zone*"):
         value = _number(host, f"{zone}/temp")
         if value is not None and value != _OFFLINE:
-            yield host.text(f"{zone}/type") or zone.rpartition("/")[2], value * _MILLI
+            number = zone.rpartition("thermal_zone")[2]
+            yield number, host.text(f"{zone}/type") or number, value * _MILLI
 
 
-def cooling(host: HostTree) -> Iterator[tuple[str, float]]:
-    """Give (cooling device, state) of those that slow the board down; 0 is not at all."""
+def cooling(host: HostTree) -> Iterator[tuple[str, str, float]]:
+    """Give (number, type, state) of each cooling device; 0 is not at all."""
     for device in host.glob(f"{_THERMAL}/cooling_device*"):
         kind, state = host.text(f"{device}/type") or "", _number(host, f"{device}/cur_state")
-        if state is not None and _SLOWER.match(kind):
-            yield kind, state
+        if state is not None:
+            yield device.rpartition("cooling_device")[2], kind, state
 
 
 def overcurrent(host: HostTree) -> Iterator[tuple[str, float]]:
@@ -94,11 +95,22 @@ def overcurrent(host: HostTree) -> Iterator[tuple[str, float]]:
 
 def read(host: HostTree) -> tuple[Metric, ...]:
     """Read all sensors. A sensor that refuses has no sample."""
+    zones = [*islice(temperatures(host), MOST_SERIES)]
+    devices = [*islice(cooling(host), MOST_SERIES)]
+    slower = ((kind, state) for _, kind, state in devices if _SLOWER.match(kind))
     return (
         gauges("tegra_power_watts", _samples("rail", power(host))),
-        gauges("tegra_temperature_celsius", _samples("zone", temperatures(host))),
-        gauges("tegra_cooling_state", _samples("device", cooling(host))),
+        gauges("tegra_temperature_celsius", _samples("zone", (zone[1:] for zone in zones))),
+        gauges("tegra_cooling_state", _samples("device", slower)),
         counters("tegra_overcurrent_events_total", _samples("alarm", overcurrent(host))),
+        gauges(
+            "node_thermal_zone_temp",
+            (({"zone": number, "type": kind[:LONGEST_NAME]}, value) for number, kind, value in zones),
+        ),
+        gauges(
+            "node_cooling_device_cur_state",
+            (({"name": number, "type": kind[:LONGEST_NAME]}, value) for number, kind, value in devices),
+        ),
     )
 
 
@@ -113,8 +125,8 @@ class Sensors:
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
 
-    async def metrics(self) -> tuple[Metric, ...]:
-        """Give the metrics; none while a sensor hangs."""
+    async def metrics(self, *, node_exporter: bool = False) -> tuple[Metric, ...]:
+        """Give the metrics; none while a sensor hangs. `node_exporter`: some also under its names."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
@@ -127,10 +139,12 @@ class Sensors:
                     self._metrics = ()
                 else:
                     self._problem_log.resolved("there are metrics of the board's sensors again")
-            return self._metrics
+            if node_exporter:
+                return self._metrics
+            return tuple(one for one in self._metrics if one.name not in NODE_EXPORTER)
 
 
-def _samples(label: str, values: Values) -> Iterator[tuple[dict[str, str], float]]:
+def _samples(label: str, values: Iterable[tuple[str, float]]) -> Iterator[tuple[dict[str, str], float]]:
     """Give samples with names of their own: a page with a series twice is refused."""
     seen: dict[str, int] = {}
     for name, value in islice(values, MOST_SERIES):

@@ -33,6 +33,7 @@ def read(root: Path) -> Found:
     return {
         name: {next(iter(labels.values())): value for labels, value in samples}
         for name, samples in values(page).items()
+        if name not in sensors.NODE_EXPORTER
     }
 
 
@@ -96,6 +97,16 @@ def test_sensor_that_gives_no_number_has_no_sample(text: str, tmp_path: Path) ->
     assert set(read(tmp_path)["tegra_power_watts"]) == {"VDD_CPU_GPU_CV"}
 
 
+async def test_heat_is_also_there_under_the_names_of_node_exporter(orin: Path) -> None:
+    simulated.add(orin)
+    chosen = PluginSettings(host_root=orin, board_metrics=True, foreign_metrics=("node-exporter",))
+    found = values((await Plugin(orin).pages(settings=lambda: chosen).metrics()).text)
+    zones = {labels["type"]: value for labels, value in found["node_thermal_zone_temp"]}
+    assert zones == {labels["zone"]: value for labels, value in found["tegra_temperature_celsius"]}
+    # As node_exporter has them, with fans.
+    assert ({"name": "2", "type": "pwm-fan"}, 3) in found["node_cooling_device_cur_state"]
+
+
 async def test_page_has_them_only_if_configured_and_by_the_settings_of_the_moment(orin: Path) -> None:
     simulated.add(orin)
     plugin = Plugin(orin)
@@ -113,7 +124,7 @@ async def test_sensors_are_read_at_most_every_five_seconds(orin: Path) -> None:
     found = sensors.Sensors(orin)
     first = await found.metrics()
     (orin / simulated.HWMON / "hwmon1/curr1_input").write_text("9999\n")
-    assert await found.metrics() is first
+    assert await found.metrics() == first
 
 
 async def test_sensor_that_hangs_costs_its_metrics_and_nothing_else(
