@@ -59,8 +59,9 @@ def remedy(plugin: Facts, node: str, kind: str | None) -> str:
     if plugin["release"]:
         return (
             f"Keep NVIDIA's chart off the boards: helm upgrade {plugin['release']} nvdp/nvidia-device-plugin "
-            f"--namespace {plugin['namespace']} --reuse-values --values {VALUES}. Its line "
-            f"nodeSelector.kubernetes.io/arch: amd64 does it. {guide}"
+            f"--namespace {plugin['namespace']} --version VERSION --reuse-values --values {VALUES}, with the "
+            "version that helm list shows. The line kubernetes.io/arch: amd64 in nodeSelector does it. "
+            f"{guide}"
         )
     return (
         f"Add the line kubernetes.io/arch: amd64 to nodeSelector of DaemonSet {plugin['name']}: sudo k3s "

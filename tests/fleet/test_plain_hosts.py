@@ -117,7 +117,7 @@ def test_second_device_plugin_stops_preflight_and_is_in_the_status(tmp_path: Pat
     assert [words.count(f"{name}: preflight found") for name in (PLAIN, *BOARDS)] == [0, 1, 1]
     assert words.count("[error] second-device-plugin found") == 1
     assert "[warning] second-device-plugin-selects" in words
-    assert "helm upgrade nvdp nvdp/nvidia-device-plugin --namespace gpus --reuse-values" in words
+    assert "helm upgrade nvdp nvdp/nvidia-device-plugin --namespace gpus --version VERSION" in words
 
     node = {"ready": True, "message": "", "capacity": {"nvidia.com/gpu": 1}}
     nodes = [

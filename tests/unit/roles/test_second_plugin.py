@@ -188,8 +188,8 @@ def test_label_of_the_inventory_counts_before_the_node_has_it() -> None:
 @pytest.mark.parametrize(
     ("labels", "fix"),
     [
-        (CHART, f"helm upgrade nvdp nvdp/nvidia-device-plugin --namespace gpus --reuse-values --values "
-         f"{second_plugin.VALUES}"),
+        (CHART, "helm upgrade nvdp nvdp/nvidia-device-plugin --namespace gpus --version VERSION "
+         f"--reuse-values --values {second_plugin.VALUES}"),
         ({}, "--namespace gpus edit daemonset nvdp"),
     ],
 )  # fmt: skip
