@@ -95,7 +95,7 @@ class DevicePlugin(Service[PluginSettings]):
                     advertised,
                     probe.latest,
                     self._counted,
-                    foreign_metrics=lambda: self._settings.foreign_metrics,
+                    settings=lambda: self._settings,
                     devices=devices,
                 ).by_path()
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, views))

@@ -13,6 +13,10 @@ import re
 from typing import Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_plugins import (
+    plugin_daemonsets,
+    plugin_pods,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
     K3S,
@@ -23,7 +27,6 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     voter,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
-    NAMESPACE,
     addresses_of,
     owner,
     records,
@@ -50,6 +53,13 @@ daemonsets: {type: list, elements: str, description: Names of the DaemonSets in 
 settings:
   description: Of each DaemonSet of role gpu_device_plugin there, the hash of its settings, empty without any.
   type: dict
+gpu_plugins:
+  description:
+    Of each DaemonSet of NVIDIA's device plugin in the cluster namespace and name, C(release) of its chart,
+    whether the GPU C(operator) has made it, C(selector) and C(terms) by which it selects nodes, and C(nodes)
+    with a pod of it.
+  type: list
+  elements: dict
 nodes:
   type: list
   elements: dict
@@ -95,6 +105,18 @@ def settings_of(daemonsets: List[Data]) -> Dict[str, str]:
     return {name: found.get(SETTINGS, "") for name, found in annotations.items() if IMAGE in found}
 
 
+def gpu_plugins(daemonsets: List[Data]) -> List[Data]:
+    """DaemonSets of NVIDIA's device plugin, with the nodes of their pods."""
+    found = plugin_daemonsets(daemonsets)
+    pods = plugin_pods(listed("pods", "--all-namespaces")) if found else []
+
+    def nodes(plugin: Data) -> List[str]:
+        keys = ("namespace", "name")
+        return sorted(pod["node"] for pod in pods if all(pod[key] == plugin[key] for key in keys))
+
+    return [dict(plugin, nodes=nodes(plugin)) for plugin in found]
+
+
 def read(path: str) -> str:
     """Text of a file, '' where there is none."""
     try:
@@ -120,18 +142,21 @@ def main() -> None:
         ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
     )[1]
     nodes, daemonsets, settings = [], [], {}  # type: List[Data], List[str], Dict[str, str]
+    plugins = []  # type: List[Data]
     if "ActiveState=active" in unit.splitlines():
         try:
             known = records()
-            items = listed("nodes,daemonsets.apps", NAMESPACE)
+            items = listed("nodes,daemonsets.apps", "--all-namespaces")
             nodes = [
                 node_facts(node, known.get(node["metadata"]["name"], ""), boards)
                 for node in items
                 if node["kind"] == "Node"
             ]
-            found = [one for one in items if one["kind"] == "DaemonSet"]
+            everywhere = [one for one in items if one["kind"] == "DaemonSet"]
+            found = [one for one in everywhere if one["metadata"]["namespace"] == "kube-system"]
             daemonsets = [one["metadata"]["name"] for one in found]
             settings = settings_of(found)
+            plugins = gpu_plugins(everywhere)
         except (KubectlError, OSError):
             pass  # an API server that does not answer: the cluster's nodes are not known
     version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
@@ -143,6 +168,7 @@ def main() -> None:
         nodes=nodes,
         daemonsets=daemonsets,
         settings=settings,
+        gpu_plugins=plugins,
     )
 
 

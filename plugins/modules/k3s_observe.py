@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_plugins import plugin_pods
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     DRA,
     K3S,
@@ -48,6 +49,12 @@ pods:
     Of each pod that asks for extended resources namespace, name, node, phase and requests.
     C(allocated) has the resources of the containers that run together. C(unseen_by) is a scheduler other than
     the default one that has not tried to schedule the pod.
+  type: list
+  elements: dict
+gpu_plugins:
+  description:
+    Of each pod of NVIDIA's device plugin C(node), namespace and name of its DaemonSet, C(release) of its
+    chart, and whether the GPU C(operator) has made it.
   type: list
   elements: dict
 devices: {type: list, elements: dict, description: Each device of a ResourceSlice.}
@@ -255,7 +262,8 @@ def main() -> None:
         devices, claims = allocation()
         tokens = listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
         nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
-        pods = [pod_facts(item) for item in items if item["kind"] == "Pod"]
+        running = [item for item in items if item["kind"] == "Pod"]
+        pods, plugins = [pod_facts(item) for item in running], plugin_pods(running)
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg=str(error))
     with ThreadPoolExecutor(CONCURRENT_ANSWERS) as threads:
@@ -274,6 +282,7 @@ def main() -> None:
         changed=False,
         nodes=nodes,
         pods=[pod for pod in pods if pod["requests"]],
+        gpu_plugins=plugins,
         devices=devices,
         claims=claims,
         tokens=[token_facts(secret) for secret in tokens],

@@ -351,7 +351,9 @@ def plan(
         # driver by itself.
         "stands_by": stands_by,
         "labels": {
-            label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()
+            # NVIDIA's GPU operator leaves the board alone, installed before or after.
+            manifests.OPERANDS_LABEL: "false",
+            **{label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()},
         },
         "absent": unwanted_agents(found),
         "kept": kept_daemonsets(found),

@@ -19,6 +19,8 @@ CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
 PLUGIN, AGENT = "tegra-device-plugin", "tegra-gpu-agent"
 # By API, the label of the nodes on which the DaemonSet runs. Its value says which configuration.
 API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
+# With "false", NVIDIA's GPU operator puts none of its pods on a node (its controllers/state_manager.go).
+OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 # Of the objects of a configuration with a name, whose pods are not those of the default's DaemonSet.
 CONFIGURATION_LABEL = "jetson-k3s.github.io/configuration"
 

@@ -11,6 +11,9 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_va
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_configurations as configurations,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    preflight_second_plugin as second_plugin,
+)
 
 OURS = "jetson-k3s.github.io"
 DRIVER = f"gpu.{OURS}"
@@ -64,7 +67,9 @@ def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> d
     # Where the DRA driver serves the GPU, its holders are those who have a claim.
     claims, plugin = (configurations.name_of_label(labels.get(f"{OURS}/{api}")) for api in APIS)
     by_claims = claims is not None
-    has_plugin = not by_claims and kind != host_kinds.PLAIN
+    others = [pod for pod in observed["gpu_plugins"] if pod["node"] == node["name"]]
+    foreign = bool(others) and not second_plugin.serves(labels)
+    has_plugin = not (by_claims or foreign) and kind != host_kinds.PLAIN
     answer = observed["answers"][node["name"]]
     holders, problem = _holders(answer, observed["pods"]) if has_plugin else ([], None)
     return {
@@ -75,9 +80,15 @@ def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> d
         "configuration": (claims or plugin) or None,
         **{key: labels.get(f"{OURS}/{key}") for key in ("module", "l4t", "jetpack", "chip")},
         "resources": [
-            _resource(name, node, observed["pods"])
+            _resource(name, node, observed["pods"], foreign)
             for name, count in sorted(node["capacity"].items())
             if count
+        ],
+        "other_plugins": [f"{pod['namespace']}/{pod['name']}" for pod in others],
+        "two_plugins": [
+            f"{second_plugin.title(pod)} runs here, too. {second_plugin.remedy(pod, node['name'], kind)}"
+            for pod in others
+            if not foreign
         ],
         "devices": [
             _device(one, observed["claims"])
@@ -86,7 +97,10 @@ def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> d
         ],
         "holders": holders,
         "problem": problem,
-        "differences": list(_differences(node, holders, observed["pods"])) if holders is not None else [],
+        # Where another plugin serves, nobody has asked the kubelet.
+        "differences": list(_differences(node, holders or [], observed["pods"]))
+        if has_plugin and holders is not None
+        else [],
     }
 
 
@@ -107,7 +121,8 @@ def _device(device: dict[str, Any], claims: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
+def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]], foreign: bool) -> dict[str, Any]:
+    """A resource of a node. `foreign`: NVIDIA's plugin offers it, and of its GPUs only that knows more."""
     capacity = node["capacity"][name]
     used = sum(
         pod["requests"].get(name, 0)
@@ -115,7 +130,8 @@ def _resource(name: str, node: dict[str, Any], pods: list[dict[str, Any]]) -> di
         if pod["node"] == node["name"] and pod["phase"] not in ENDED
     )
     # A Jetson has one GPU: more than one is the same one, shared.
-    sharing = ("time-slicing" if capacity > 1 else "exclusive") if name.startswith(NVIDIA) else None
+    of_board = name.startswith(NVIDIA) and not foreign
+    sharing = ("time-slicing" if capacity > 1 else "exclusive") if of_board else None
     allocatable = node["allocatable"].get(name, 0)
     return {
         "name": name,
@@ -170,6 +186,7 @@ def table(found: dict[str, Any]) -> str:
         lines.append(line)
         lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
         lines += [f"  {text}" for device in node["devices"] for text in _device_lines(device)]
+        lines += [f"  two device plugins: {text}" for text in node["two_plugins"]]
         if node["problem"]:
             lines.append(f"  allocations are unknown: {node['problem']}")
         lines += [f"  {text}: run this again, a pod may just start or end" for text in node["differences"]]
@@ -183,6 +200,8 @@ def _row(node: dict[str, Any]) -> tuple[str, ...]:
         claimed = sum(bool(device["claims"]) for device in node["devices"])
         words.append(f"{DRIVER}: {claimed} of {len(node['devices'])} claimed")
     devices = ", ".join(words) or ("none, plain host" if node["kind"] == host_kinds.PLAIN else "none")
+    if node["other_plugins"] and not node["two_plugins"]:
+        devices += f", by {', '.join(node['other_plugins'])}"
     if node["configuration"]:
         devices += f" (configuration {node['configuration']})"
     state = "Ready" if node["ready"] else "NotReady"

@@ -34,6 +34,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_places,
     preflight_releases,
     preflight_rules,
+    preflight_second_plugin,
     preflight_server,
     preflight_toolkit,
     proxy,
@@ -111,6 +112,8 @@ class Settings(TypedDict):
     """gpu_device_plugin_image."""
     jtop: bool
     """gpu_device_plugin_jtop."""
+    labels: Facts
+    """k3s_node_labels."""
     supply_host: str
     k3s_version: str
     server_config: Facts
@@ -617,6 +620,19 @@ def findings_of_storage(board: Board, facts: Facts) -> list[Finding]:
     ]
 
 
+def findings_of_second_plugin(board: Board) -> list[Finding]:
+    """NVIDIA's device plugin on the node, where this project's is to offer the GPU."""
+    answers = [answer for answer in board.answers.values() if answer]
+    plugins: list[Facts] = next((found for answer in answers if (found := answer.get("gpu_plugins"))), [])
+    nodes = (node.get("labels", {}) for node in board.nodes if node["name"] == board.name)
+    own: Facts = next(nodes, {})
+    given = board.settings["labels"]
+    if not board.is_board:
+        return preflight_second_plugin.findings_of_plain(board.name, {**own, **given}, plugins)
+    labels = preflight_second_plugin.board_labels(board.facts, board.settings["api"], given, own)
+    return preflight_second_plugin.findings_of_board(board.name, labels, plugins)
+
+
 def matrix(tables: Tables) -> list[dict[str, Any]]:
     """The compatibility matrix, with the rules that the other tables make."""
     return [
@@ -660,6 +676,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),
+        *findings_of_second_plugin(board),
         *findings_of_names(board, facts),
         *preflight_network.findings_of_ranges(host, fleet, board.ranges),
         *preflight_network.findings_of_firewalls(host, fleet, board.ranges, size, facts["flannel_backend"]),

@@ -35,6 +35,7 @@ WARNINGS = {
     "packages-sources-release",
     "packages-system",
     "packages-unreachable",
+    "second-device-plugin-selects",
     "server-name-short",
 }
 

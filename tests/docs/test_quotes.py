@@ -174,6 +174,8 @@ def test_status_of_the_page_is_what_status_yml_prints() -> None:
     nothing: dict[str, Any] = {
         "devices": [],
         "differences": [],
+        "other_plugins": [],
+        "two_plugins": [],
         "device_plugin": False,
         "configuration": None,
     }

@@ -150,7 +150,7 @@ def job(_board: str, arguments: Answer) -> Answer:
 def observed(_board: str, _arguments: Answer) -> Answer:
     """The cluster as role gpu_status observes it."""
     node = {"name": "jetson-1", "ready": True, "labels": {}, "allocatable": {}}
-    nothing: Answer = {"pods": [], "devices": [], "claims": [], "tokens": []}
+    nothing: Answer = {"pods": [], "devices": [], "claims": [], "tokens": [], "gpu_plugins": []}
     found = {"nodes": [node | {"capacity": {"nvidia.com/gpu": 1}}], **nothing}
     return found | {"answers": {"jetson-1": {"problem": "no answer"}}}
 
@@ -211,6 +211,7 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
         "ranges": {},
         "daemonsets": [],
         "settings": {},
+        "gpu_plugins": [],
         "nodes": [
             {"name": "jetson-9", "machine_id": "id of jetson-9", "addresses": ["192.0.2.9"]}
             | {"board": "", "ready": True, "voter": None, "labels": {}}

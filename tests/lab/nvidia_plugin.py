@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's own device plugin on a node of the lab, for benchmarks beside ours."""
+"""NVIDIA's own device plugin on a node of the lab, beside ours."""
 
 import json
 from typing import Any
@@ -17,8 +17,8 @@ LABELS = {"name": "nvidia-device-plugin-ds"}
 SOCKETS = "/var/lib/kubelet/device-plugins"
 
 
-def load(node: Board) -> None:
-    """Load its image into the node's containerd."""
+def load(node: Board, engine: str = "containerd") -> None:
+    """Load its image into what runs the node's pods: K3s' containerd, or Docker."""
     arch = debian.architecture()
     program = gomodules.programs(RECIPE, arch) / "nvidia-device-plugin"
     with directory() as stage:
@@ -26,7 +26,11 @@ def load(node: Board) -> None:
         settings = {"Entrypoint": ["/nvidia-device-plugin"]}
         archive.write(path, [IMAGE], arch, settings, {"nvidia-device-plugin": program.read_bytes()})
         docker("cp", str(path), f"{node.container}:/root/nvidia-plugin.tar.gz")
-    node.exec("k3s", "ctr", "--namespace=k8s.io", "images", "import", "/root/nvidia-plugin.tar.gz")
+    commands = {
+        "containerd": ("k3s", "ctr", "--namespace=k8s.io", "images", "import"),
+        "docker": ("docker", "load", "--input"),
+    }
+    node.exec(*commands[engine], "/root/nvidia-plugin.tar.gz")
 
 
 def manifests(node: str, config: dict[str, Any]) -> list[dict[str, Any]]:

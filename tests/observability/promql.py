@@ -29,6 +29,13 @@ OF_UNITS = frozenset(
         "tegra_device_plugin_memory_used_bytes",
     }
 )
+# And only with boardMetrics.
+OF_SENSORS = frozenset(
+    {
+        *("tegra_power_watts", "tegra_temperature_celsius", "tegra_cooling_state"),
+        "tegra_overcurrent_events_total",
+    }
+)
 # The DRA driver's, which is never beside the device plugin.
 OF_DRIVER = "tegra_dra_driver_"
 

@@ -24,6 +24,7 @@ from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.telemetry.plugin_pages import Pages
 
 from tests import boards
+from tests.boards import sensors
 from tests.conformance.dra_node import DraNode
 from tests.conformance.fake_api import FakeApi
 from tests.conformance.fake_dra_kubelet import FakeDraKubelet
@@ -35,7 +36,7 @@ from tests.unit.plugin.agent.node import Node as AgentNode
 from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
 
 BOARD = "orinnano-jp6"
-EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami")
+EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami", "node-exporter")
 DEVICES = "devices: [{name: can, groups: [{paths: [{path: /sys/class/net/can0, type: Interface}]}]}]"
 UNITS = "units: {memoryTotal: 1Gi, memoryUnit: 8Mi}"
 """128 units of memory beside 100 of time."""
@@ -64,6 +65,14 @@ async def of_a_process(root: Path) -> list[str]:
         (root / "dev/nvmap").unlink()
         await kubelet.until_allocatable(0)
         return [healthy, await asyncio.to_thread(page, address)]
+
+
+async def of_sensors(root: Path, *more: str) -> str:
+    """Return the plugin's page with the board's own metrics."""
+    sensors.add(root)
+    async with a_kubelet() as kubelet, a_process(kubelet, root, "--board-metrics=true", *more) as address:
+        await kubelet.until_allocatable()
+        return await asyncio.to_thread(page, address)
 
 
 async def of_devices(root: Path) -> list[str]:

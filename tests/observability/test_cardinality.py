@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from tegra_device_plugin.system.hosttree import HostTree
+from tegra_device_plugin.telemetry import sensors
+from tegra_device_plugin.telemetry.exposition import exposition
 
 from tests.docs import CHECKOUT
 from tests.observability import scrapes
@@ -60,6 +63,22 @@ async def test_gpu_contexts_add_no_series(pods: int, tmp_path: Path) -> None:
 async def test_the_driver_has_no_series_of_pods() -> None:
     fixed, each = documented("DRA driver")
     assert (series(await scrapes.of_driver()).total() <= fixed, each) == (True, 0)
+
+
+def test_sensors_of_a_board_have_a_bounded_number_of_series(tmp_path: Path) -> None:
+    fixed, each = documented("`boardMetrics`")
+    for number in range(100):
+        zone, device = (
+            tmp_path / f"sys/class/thermal/{kind}{number}" for kind in ("thermal_zone", "cooling_device")
+        )
+        for place, values in ((zone, {"temp": "40000"}), (device, {"cur_state": "0"})):
+            place.mkdir(parents=True)
+            for name, value in (values | {"type": f"cpu-{number}"}).items():
+                (place / name).write_text(value)
+    found = series(exposition(sensors.read(HostTree(tmp_path))))
+    names = ("tegra_temperature_celsius", "tegra_cooling_state", *sensors.NODE_EXPORTER)
+    assert found == dict.fromkeys(names, sensors.MOST_SERIES)
+    assert (fixed, each) == (6 * sensors.MOST_SERIES, 0)
 
 
 async def test_a_failing_gpu_adds_no_series(tmp_path: Path) -> None:

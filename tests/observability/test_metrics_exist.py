@@ -12,7 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.observability import promql, scrapes
-from tests.observability.promql import ADDED, OF_JTOP, OF_UNITS, Query
+from tests.observability.promql import ADDED, OF_JTOP, OF_SENSORS, OF_UNITS, Query
 
 Exposed = Mapping[str, Mapping[str, set[str]]]
 """By metric the values of its labels."""
@@ -32,7 +32,9 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Exposed:
         found: dict[str, dict[str, set[str]]] = {}
         for page in await scrapes.of_a_process(tmp_path_factory.mktemp("board") / "host"):
             read(found, page)
-        assert not (OF_JTOP | OF_UNITS) & found.keys()
+        assert not (OF_JTOP | OF_UNITS | OF_SENSORS) & found.keys()
+        read(found, await scrapes.of_sensors(tmp_path_factory.mktemp("board") / "host"))
+        assert found.keys() >= OF_SENSORS
         for page in await scrapes.of_devices(tmp_path_factory.mktemp("board")):
             read(found, page)
         only: dict[str, dict[str, set[str]]] = {}
@@ -100,6 +102,13 @@ async def test_names_of_another_exporter_are_beside_the_projects_own(
     read(found, await scrapes.of_agent(tmp_path / "board", foreign=[chosen]))
     assert found.keys() - exposed.keys() == FOREIGN[chosen]
     assert {"tegra_device_plugin_memory_used_bytes", "tegra_gpu_agent_memory_used_bytes"} <= found.keys()
+
+
+async def test_names_of_node_exporter_are_beside_the_projects_own(exposed: Exposed, tmp_path: Path) -> None:
+    found: dict[str, dict[str, set[str]]] = {}
+    read(found, await scrapes.of_sensors(tmp_path, "--foreign-metrics=node-exporter"))
+    assert found.keys() - exposed.keys() == {"node_thermal_zone_temp", "node_cooling_device_cur_state"}
+    assert found.keys() >= OF_SENSORS
 
 
 def counts(page: str) -> dict[str, float]:

@@ -50,6 +50,7 @@ async def test_every_page_is_good(promtool: Path, tmp_path: Path) -> None:
         await scrapes.of_units(tmp_path),
         await scrapes.of_agent(tmp_path / "board"),
         await scrapes.of_jtop(tmp_path / "jtop"),
+        await scrapes.of_sensors(tmp_path / "sensors"),
         await scrapes.of_driver(),
     ]
     for page in pages:

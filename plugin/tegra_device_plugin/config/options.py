@@ -13,8 +13,8 @@ T = TypeVar("T", bound=str)
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
 
-ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami"]
-FOREIGN_METRICS: tuple[ForeignMetrics, ...] = ("dcgm", "gpu-fractioning", "hami")
+ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami", "node-exporter"]
+FOREIGN_METRICS: tuple[ForeignMetrics, ...] = ("dcgm", "gpu-fractioning", "hami", "node-exporter")
 
 # A DNS subdomain, as a node's name must be.
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -128,8 +128,9 @@ _FOREIGN_METRICS = Option(
     "foreign_metrics",
     "LIST",
     _foreign_metrics,
-    "also serve metrics under the names of other exporters: dcgm, gpu-fractioning, hami, or several with "
-    "commas; queries for such an exporter in the same cluster then also find this node's metrics",
+    "also serve metrics under the names of other exporters: dcgm, gpu-fractioning, hami, "
+    "node-exporter, or several with commas; queries for such an exporter in the same cluster then also find "
+    "this node's metrics",
     many=True,
 )
 GPU_LIMIT_DIR_OPTION = Option(
@@ -152,6 +153,9 @@ AGENT_OPTIONS = (*COMMON_OPTIONS, _FOREIGN_METRICS)
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
     _FOREIGN_METRICS,
+    Option(
+        "board_metrics", "true|false", boolean, "also serve metrics of the board's power, heat and throttling"
+    ),
     Option("device_plugin_dir", "DIR", _absolute, "the kubelet's directory of plugin sockets"),
     Option(
         "device_list_strategy",

@@ -47,6 +47,7 @@ class PluginSettings(NamedTuple):
     log_format: str = "text"
     log_level: str = "info"
     foreign_metrics: tuple[ForeignMetrics, ...] = ()
+    board_metrics: bool = False
     device_list_strategy: tuple[DeviceListStrategy, ...] = ("envvar",)
     device_id_strategy: str = "uuid"
     pass_device_specs: bool = True

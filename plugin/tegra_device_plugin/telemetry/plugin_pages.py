@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from tegra_device_plugin.version import VERSION
 if TYPE_CHECKING:
     from tegra_device_plugin.devicewatch import DeviceWatch
     from tegra_device_plugin.telemetry.jtop import Telemetry
+    from tegra_device_plugin.telemetry.sensors import Sensors
     from tegra_device_plugin.telemetry.shares import Shares
 
 
@@ -34,7 +35,7 @@ class Pages(StatusPages):
         latest_telemetry: Callable[[], Telemetry | None],
         counted: Counters,
         *,
-        foreign_metrics: Callable[[], Collection[str]] = tuple,
+        settings: Callable[[], PluginSettings] = PluginSettings,
         devices: DeviceWatch | None = None,
     ) -> None:
         super().__init__()
@@ -44,8 +45,9 @@ class Pages(StatusPages):
         self._advertised = advertised
         self._latest_telemetry = latest_telemetry
         self._counted = counted
-        self._foreign_metrics = foreign_metrics
+        self._settings = settings
         self._shares: Shares | None = None
+        self._sensors: Sensors | None = None
 
     def by_path(self) -> httpd.Pages:
         return {**super().by_path(), "/readyz": self.readyz}
@@ -77,7 +79,7 @@ class Pages(StatusPages):
         }
 
     async def _metrics(self) -> Iterable[Metric]:
-        return [*self._plugin_metrics(), *await self._share_metrics()]
+        return [*self._plugin_metrics(), *await self._share_metrics(), *await self._sensor_metrics()]
 
     def _plugin_metrics(self) -> Iterable[Metric]:
         yield from _counters(self._counted)
@@ -114,7 +116,18 @@ class Pages(StatusPages):
             from tegra_device_plugin.telemetry.shares import Shares  # noqa: PLC0415 - only with units
 
             self._shares = Shares(self._registrars.directory)
-        return await self._shares.metrics(resources, limit, hami="hami" in self._foreign_metrics())
+        return await self._shares.metrics(resources, limit, hami="hami" in self._settings().foreign_metrics)
+
+    async def _sensor_metrics(self) -> Iterable[Metric]:
+        """Give the board's power, heat and throttling; none unless configured."""
+        settings = self._settings()
+        if not settings.board_metrics:
+            return ()
+        if self._sensors is None:
+            from tegra_device_plugin.telemetry.sensors import Sensors  # noqa: PLC0415 - only if configured
+
+            self._sensors = Sensors(settings.host_root)
+        return await self._sensors.metrics(node_exporter="node-exporter" in settings.foreign_metrics)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """Give the values of sysfs and jtop."""

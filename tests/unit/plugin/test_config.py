@@ -227,6 +227,7 @@ CHOSEN: dict[str, tuple[str, Any]] = {
     "metrics_address": ("[::1]:65535", ("::1", 65535)),
     "log_format": ("json", "json"),
     "foreign_metrics": ("hami,dcgm", ("dcgm", "hami")),
+    "board_metrics": ("true", True),
     "log_level": ("warning", "warning"),
     "device_list_strategy": ("cdi-cri,envvar", ("envvar", "cdi-cri")),
     "device_id_strategy": ("index", "index"),

@@ -5,6 +5,7 @@ import asyncio
 import gc
 import logging
 import socket
+from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,9 +61,10 @@ class Plugin:
         found = make_resources(settings, (), self.board.health)
         self.advertised.resources = {one.name: one for one in found}
 
-    def pages(self) -> plugin_pages.Pages:
+    def pages(self, settings: Callable[[], PluginSettings] = PluginSettings) -> plugin_pages.Pages:
         parts: tuple[Any, Any] = (self.board, self.registrars)
-        return plugin_pages.Pages(*parts, self.advertised, lambda: self.telemetry, self.counted)
+        more: tuple[Any, Any] = (lambda: self.telemetry, self.counted)
+        return plugin_pages.Pages(*parts, self.advertised, *more, settings=settings)
 
     async def metrics(self) -> dict[str, list[tuple[dict[str, str], float]]]:
         return values((await self.pages().metrics()).text)

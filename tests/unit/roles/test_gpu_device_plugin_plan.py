@@ -263,10 +263,12 @@ def test_everything_of_the_drivers_manifest_goes() -> None:
 
 def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
     plugin, dra = "jetson-k3s.github.io/device-plugin", "jetson-k3s.github.io/dra"
-    assert plan()["labels"] == {plugin: "true", dra: None}
-    assert plan(api="dra")["labels"] == {plugin: None, dra: "true"}
+    no_operator = {"nvidia.com/gpu.deploy.operands": "false"}
+    assert plan()["labels"] == {plugin: "true", dra: None, **no_operator}
+    assert plan(api="dra")["labels"] == {plugin: None, dra: "true", **no_operator}
     named = board_of("jetson-1") | {"name": "cameras"}
-    assert plan(boards=[named, board_of("jetson-2")])["labels"] == {plugin: "cameras", dra: None}
+    of_named = plan(boards=[named, board_of("jetson-2")])["labels"]
+    assert of_named == {plugin: "cameras", dra: None, **no_operator}
     share = "jetson-k3s.github.io/gpu-share"
     planned = {plugin: "true", dra: None}
     assert answers.node_labels("", planned) == {share: None, **planned}

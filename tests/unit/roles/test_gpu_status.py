@@ -36,6 +36,7 @@ NODE = {
 
 
 KINDS = {"a": "board"}
+NOTHING: Data = {"devices": [], "claims": [], "gpu_plugins": []}
 
 
 def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
@@ -46,9 +47,7 @@ def pod(name: str, phase: str = "Running", on: str = "a") -> Data:
 def status_with(answer: str, *pods: Data) -> Any:
     """The status of a cluster with one node, whose plugin gives this answer."""
     answers = {"a": {"stdout": answer}}
-    return filters.status(
-        {"nodes": [NODE], "pods": pods, "devices": [], "claims": [], "answers": answers}, KINDS
-    )
+    return filters.status({"nodes": [NODE], "pods": pods, "answers": answers, **NOTHING}, KINDS)
 
 
 def test_shares_have_limit_use_and_weight() -> None:
@@ -118,6 +117,7 @@ def test_claims_are_shown_with_their_device() -> None:
             }
         ],
         "pods": [],
+        "gpu_plugins": [],
         "devices": observe.device_facts(resource_slice(taints=[taint])),
         "claims": [observe.claim_facts(claim) for claim in given],
         "answers": {"a": {"problem": "no pod of the device plugin runs there"}},
@@ -193,9 +193,7 @@ def test_answer_of_an_older_plugin_is_a_problem_of_its_node(text: str) -> None:
 def test_node_without_gpu_and_labels_has_a_row() -> None:
     bare = {"name": "x", "ready": True, "message": "", "labels": {}, "capacity": {GPU: 0}, "allocatable": {}}
     answers = {"x": {"problem": "no pod"}}
-    found = filters.status(
-        {"nodes": [bare], "pods": [], "devices": [], "claims": [], "answers": answers}, KINDS
-    )
+    found = filters.status({"nodes": [bare], "pods": [], "answers": answers, **NOTHING}, KINDS)
     assert filters.table(found).splitlines()[1].split() == ["x", "Ready", "-", "-", "-", "none"]
 
 
@@ -406,7 +404,7 @@ def test_agents_with_the_token_of_servers_are_named(token: str) -> None:
 def test_board_whose_boot_refuses_pods_has_a_line(docker: Data, label: str, says: str) -> None:
     node = NODE | {"labels": LABELS | {"jetson-k3s.github.io/device-plugin": label}}
     answers = {"a": {"stdout": '{"containers": []}'}}
-    observed = {"nodes": [node], "pods": [], "devices": [], "claims": [], "answers": answers, "tokens": []}
+    observed = {"nodes": [node], "pods": [], "answers": answers, "tokens": [], **NOTHING}
     boards = {"A": facts(("server-ca", 91, "ca")) | {"docker": docker}}
     whole = filters.status(observed, KINDS) | status.credentials(observed, ["A"], boards, NOW)
     text = status.reboots_table(whole)

@@ -28,6 +28,7 @@ SETTINGS: Data = {
     "config": {},
     "image": "",
     "jtop": False,
+    "labels": {},
     "supply_host": "",
     "k3s_version": "v1.36.5+k3s1",
     "server_config": {},
