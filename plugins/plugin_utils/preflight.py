@@ -27,6 +27,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_boards,
     preflight_docker,
     preflight_etcd,
+    preflight_existing,
     preflight_identity,
     preflight_k3s,
     preflight_network,
@@ -588,8 +589,8 @@ def findings_of_existing(board: Board, facts: Facts) -> list[Finding]:
     }
     needs = [name for name, needed in more.items() if needed]
     return [
-        *existing_cluster.access_findings(board.answers.get(board.server), board.server, needs),
-        *existing_cluster.skew_findings(facts["bundle"].get("k3s_version"), board.server_k3s, board.source),
+        *preflight_existing.access_findings(board.answers.get(board.server), board.server, needs),
+        *preflight_existing.skew_findings(facts["bundle"].get("k3s_version"), board.server_k3s, board.source),
     ]
 
 
