@@ -212,7 +212,9 @@ def servers(run: Run, hostvars: Hostvars, pinged: list[Facts]) -> Servers:
 def remaining(answered: list[Facts], members: list[str], staying: list[str]) -> Remaining:
     """Which server of those that stay is used for kubectl, and what it says."""
     answers = {name: one for name, one in preflight_k3s.answers_of(answered, members).items() if one}
-    running = [name for name, one in answers.items() if one["nodes"] and name in staying]
+    # A cluster that exists already may have no node but those that leave.
+    there = {name for name, one in answers.items() if one["nodes"] or one.get("ca")}
+    running = [name for name in answers if name in there and name in staying]
     return {
         "server": running[0] if running else "",
         "nodes": answers[running[0]]["nodes"] if running else [],
@@ -378,8 +380,10 @@ def plan(board: Board) -> Plan:
     """What the tasks carry out on this board."""
     owner = preflight_identity.owner_of(board.name, board.nodes)
     has_k3s = board.server_facts is None or board.server_facts["k3s"]["server"]["installed"]
-    # Before K3s is on the server there are no nodes, unless a backup brings them.
-    known = bool(board.nodes) or not (flag(board.settings["restores"]) or has_k3s)
+    # Before K3s is on the server there are no nodes, unless a backup brings them. A cluster that exists
+    # already has answered if its CA is known.
+    answered = bool((board.answers.get(board.server) or {}).get("ca"))
+    known = bool(board.nodes) or answered or not (flag(board.settings["restores"]) or has_k3s)
     of_role = board.settings["server_config" if board.role == "server" else "agent_config"]
     config = {**of_role, **board.settings["board_config"]}
     address = k3s_configuration.node_address(board.facts, config, board.role)

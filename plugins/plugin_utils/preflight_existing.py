@@ -157,7 +157,8 @@ def why_silent(answer: Facts | None) -> str:
         return str(answer["problem"])
     if not answer["installed"]:
         return "K3s is not a server there"
-    return "" if answer["nodes"] else "K3s does not run there"
+    # A control plane may have no node yet.
+    return "" if answer["nodes"] or answer.get("ca") else "K3s does not run there"
 
 
 def access_findings(answer: Facts | None, host: str, needs: list[str]) -> list[Finding]:

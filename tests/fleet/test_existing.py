@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,13 @@ import pytest
 from tests.ansible_core import NEWEST, OLDEST, core
 from tests.fleet.fleet import TIMEOUT_SECONDS
 from tests.fleet.scripted import fault, node, said
+from tests.hostile.answers import OLD
 from tests.hostile.site import Run, make_site
 
 pytestmark = pytest.mark.timeout(TIMEOUT_SECONDS)
 HERE = Path(__file__).parent
-SERVER, CONTROLLER, BOARDS = "jetson-1", "existing-cluster", ("jetson-2", "jetson-3")
+SERVER, BOARDS = "jetson-1", ("jetson-2", "jetson-3")
+CA = "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"
 URL = "https://192.0.2.1:6443"
 HASH = "b" * 64
 TOKEN = f"K10{HASH}::node:agents-secret-of-16"
@@ -58,55 +62,82 @@ CHANGES = {
 
 
 class Existing:
-    """Two boards, and a cluster that is reached by SSH or by a kubeconfig."""
+    """Two boards, and a cluster that is reached by SSH or by a kubeconfig.
 
-    def __init__(self, root: Path, way: str, **settings: str) -> None:
-        self.api = SERVER if way == "ssh" else CONTROLLER
+    By SSH, modules for the cluster run on a scripted server. By a kubeconfig they run here, with a kubectl.
+    """
+
+    def __init__(self, root: Path, way: str) -> None:
+        self.way, self.root = way, root
         kubeconfig = root / "kubeconfig"
         given = {"k3s_server_url": URL, "k3s_agent_token": TOKEN}
         if way == "kubeconfig":
             given["k3s_existing_kubeconfig"] = str(kubeconfig)
-        lines = "\n".join(f"{name}={value}" for name, value in (given | settings).items() if value)
+        lines = "\n".join(f"{name}={value}" for name, value in given.items())
         server = f"[existing_server]\n{SERVER}" if way == "ssh" else ""
         self.site = make_site(root, INVENTORY.format(server=server, settings=lines))
         kubeconfig.write_text("apiVersion: v1\n")
-        self.nodes = [node(SERVER), *map(node, BOARDS)]
+        program = root / "bin/kubectl"
+        program.parent.mkdir()
+        program.write_text(f'#!/bin/sh\nexec {sys.executable} {HERE}/kubectl.py "$@"\n')
+        program.chmod(0o755)
 
     def play(self, playbook: str, *arguments: str, line: str = NEWEST, **answered: Any) -> Run:
-        cluster = {"nodes": self.nodes, "ca": "-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n"}
+        cluster = {"version": OLD, "ca": CA, "denied": []} | answered.pop("k3s_nodes", {})
+        nodes = [node(SERVER), *map(node, BOARDS)]
         answers = [
-            fault(self.api, "k3s_nodes", cluster | answered.pop("k3s_nodes", {})),
+            fault(SERVER, "k3s_nodes", {"nodes": nodes} | cluster),
             *(fault(BOARDS, module, answer) for module, answer in answered.items()),
         ]
-        plugins = f"{HERE}/controller_connection:{HERE.parent}/hostile/connection_plugins"
+        fake = {"notes": str(self.root / "notes"), "nodes": [SERVER, *BOARDS]} | cluster
         settings = {
             "SCRIPTED_SERVERS": SERVER,
             "SCRIPTED_ANSWERS": json.dumps(answers),
-            "ANSIBLE_CONNECTION_PLUGINS": plugins,
+            "FAKE_KUBECTL": json.dumps(fake),
+            "PATH": f"{self.root}/bin:{os.environ['PATH']}",
         }
         reports = f"--extra-vars=gpu_verify_reports={self.site.root}/reports"
         return self.site.play(core(line), playbook, {}, reports, *arguments, **settings)
+
+    def commands(self) -> list[list[str]]:
+        """The arguments of each call of kubectl on the controller."""
+        notes = self.root / "notes"
+        return [json.loads(text) for text in notes.read_text().splitlines()] if notes.exists() else []
 
 
 def hosts(run: Run, module: str) -> set[str]:
     return {host for host, name, _ in run.calls if name == module}
 
 
-@pytest.mark.parametrize("way", ["ssh", "kubeconfig"])
-@pytest.mark.parametrize("line", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.acceptance)])
-def test_boards_join_and_the_host_of_the_api_runs_kubectl_alone(tmp_path: Path, way: str, line: str) -> None:
-    cluster = Existing(tmp_path, way)
-    run = cluster.play("site", line=line)
-    assert run.code == 0, run.logged or run.said
-    assert {module for host, module, _ in run.calls if host == cluster.api} <= OF_API
-    for module in ("k3s_manifest", "k3s_node", "gpu_checks"):
-        assert hosts(run, module) == {cluster.api}
-    kubeconfig = str(tmp_path / "kubeconfig") if way == "kubeconfig" else ""
-    assert {one["kubeconfig"] for _, _, one in run.calls if "kubeconfig" in one} == {kubeconfig}
+def joins_by_its_token(run: Run) -> None:
     joined = [one for host, module, one in run.calls if module == "k3s_join_token"]
     assert hosts(run, "k3s_join_token") == set(BOARDS)
     assert all((one["server_url"], one["token"], one["server"]) == (URL, TOKEN, False) for one in joined)
-    assert all("BEGIN CERTIFICATE" in one["ca"] for one in joined)
+    assert all(one["ca"] == CA for one in joined)
+
+
+@pytest.mark.parametrize("line", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.acceptance)])
+def test_boards_join_and_one_server_runs_kubectl_alone(tmp_path: Path, line: str) -> None:
+    run = Existing(tmp_path, "ssh").play("site", line=line)
+    assert run.code == 0, run.logged or run.said
+    assert {module for host, module, _ in run.calls if host == SERVER} <= OF_API
+    for module in ("k3s_manifest", "k3s_node", "gpu_checks"):
+        assert hosts(run, module) == {SERVER}
+    assert {one["kubeconfig"] for _, _, one in run.calls if "kubeconfig" in one} == {""}
+    joins_by_its_token(run)
+
+
+@pytest.mark.parametrize("line", [NEWEST, pytest.param(OLDEST, marks=pytest.mark.acceptance)])
+def test_boards_join_and_the_kubeconfig_stays_on_the_controller(tmp_path: Path, line: str) -> None:
+    cluster = Existing(tmp_path, "kubeconfig")
+    run = cluster.play("site", "--skip-tags=gpu_verify", line=line)
+    assert run.code == 0, run.logged or run.said
+    commands = cluster.commands()
+    assert {command[0] for command in commands} == {f"--kubeconfig={tmp_path}/kubeconfig"}
+    assert {"apply", "label"} <= {command[1] for command in commands}
+    assert not any("secret" in word for command in commands for word in command)
+    assert {host for host, _, _ in run.calls} == set(BOARDS)
+    joins_by_its_token(run)
     sent = b"".join(content for board in BOARDS for _, content in run.sent[board])
     assert str(tmp_path / "kubeconfig").encode() not in sent
 
@@ -117,14 +148,17 @@ def test_boards_join_and_the_host_of_the_api_runs_kubectl_alone(tmp_path: Path, 
 def test_playbooks_of_every_day_change_the_boards_and_no_server(
     tmp_path: Path, way: str, playbook: str
 ) -> None:
+    if (way, playbook) in (("kubeconfig", "verify"), ("kubeconfig", "upgrade")):
+        pytest.skip("the pods of the verification need a cluster: tests/acceptance/test_existing_cluster.py")
     cluster = Existing(tmp_path, way)
     run = cluster.play(playbook, *(["--limit=jetson-3"] if playbook == "forget" else []))
     assert run.code in ((0, 1) if playbook == "drift" else (0,)), run.logged or run.said
-    assert {module for host, module, _ in run.calls if host == cluster.api} <= OF_API | OBSERVES
-    if playbook in ("reset", "forget"):
-        forgotten = [one["name"] for _, module, one in run.calls if one.get("state") == "forgotten"]
-        assert forgotten == (["jetson-3"] if playbook == "forget" else [*BOARDS])
-    if playbook == "reset":
+    assert {module for host, module, _ in run.calls if host == SERVER} <= OF_API | OBSERVES
+    leaving = {"reset": list(BOARDS), "forget": ["jetson-3"]}.get(playbook, [])
+    forgotten = [one["name"] for _, module, one in run.calls if one.get("state") == "forgotten"]
+    deleted = [command[-1] for command in cluster.commands() if "delete" in command and "node" in command]
+    assert (forgotten if way == "ssh" else deleted) == leaving
+    if (way, playbook) == ("ssh", "reset"):
         (unused,) = [one for _, module, one in run.calls if module == "gpu_configurations"]
         assert unused["kept"] == []
 
