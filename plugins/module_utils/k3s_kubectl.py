@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`k3s kubectl` for the modules that run on a K3s server: calls, and waiting on watch events.
+"""kubectl for the modules that need the cluster: calls, and waiting on watch events.
+
+Modules run on a K3s server with `k3s kubectl`. With the option `kubeconfig` they run on the controller, with
+its kubectl and this kubeconfig.
 
 Runs on the board, therefore Python 3.6 compatible.
 """
@@ -8,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import socket
 import subprocess
 import time
@@ -52,6 +56,17 @@ class K3sAbsentError(KubectlError):
         super(K3sAbsentError, self).__init__("K3s is not on {}: no {}".format(socket.gethostname(), K3S))
 
 
+class KubectlAbsentError(KubectlError):
+    """There is no kubectl on the controller."""
+
+    fix = "Install kubectl on the computer that runs Ansible: https://kubernetes.io/docs/tasks/tools/"
+
+    def __init__(self) -> None:
+        super(KubectlAbsentError, self).__init__(
+            "kubectl is not on {}, and k3s_existing_kubeconfig needs it".format(socket.gethostname())
+        )
+
+
 class WatchTimeoutError(Exception):
     """A timeout of a wait; `last` is the object as last seen, None if it never existed."""
 
@@ -60,8 +75,35 @@ class WatchTimeoutError(Exception):
         self.last = last
 
 
+# Option of each module that needs the cluster.
+KUBECONFIG = {"kubeconfig": {"type": "path", "default": ""}}
+_kubeconfig = [""]
+
+
+def use(params: Data) -> None:
+    """Use the kubeconfig of a module's parameters, if one is given."""
+    _kubeconfig[0] = params["kubeconfig"] or ""
+
+
+def by_kubeconfig() -> bool:
+    """Has the module a kubeconfig? Its user may read no Secrets, and may not be root of a server."""
+    return bool(_kubeconfig[0])
+
+
+def command(*argv: str) -> List[str]:
+    """The command line of kubectl."""
+    if by_kubeconfig():
+        return ["kubectl", "--kubeconfig=" + _kubeconfig[0], *argv]
+    return [K3S, "kubectl", *argv]
+
+
+def has_kubectl() -> bool:
+    """Is there a kubectl? Before the first run a server has none."""
+    return shutil.which(command()[0]) is not None
+
+
 def run(*argv: str, stdin: str = "", accept: Sequence[int] = (0,), timeout: Optional[float] = None) -> str:
-    """Output of `k3s kubectl ARGV`; `stdin` is its input, `accept` has the exit codes that are no error.
+    """Output of `kubectl ARGV`; `stdin` is its input, `accept` has the exit codes that are no error.
 
     A call ends after `timeout` seconds. It is repeated while the API server restarts.
     """
@@ -79,14 +121,14 @@ def _call(argv: Sequence[str], stdin: str, timeout: Optional[float]) -> Tuple[in
     """Exit code, output and error message of one call."""
     try:
         process = subprocess.Popen(
-            [K3S, "kubectl", *argv],
+            command(*argv),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             universal_newlines=True,
         )
     except FileNotFoundError:
-        raise K3sAbsentError() from None
+        raise (KubectlAbsentError() if by_kubeconfig() else K3sAbsentError()) from None
     try:
         out, err = process.communicate(stdin, timeout)
     except subprocess.TimeoutExpired:
@@ -145,7 +187,7 @@ def wait_until(satisfied: Callable[[Data], object], what: str, timeout: float, *
     last = None
     while time.monotonic() < deadline:
         process = subprocess.Popen(
-            [K3S, "kubectl", "get", "--watch", "--output=json", *_as_list(argv)],
+            command("get", "--watch", "--output=json", *_as_list(argv)),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -12,6 +12,7 @@ from typing import Dict, Iterable, List, Optional
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     Data,
     KubectlError,
+    by_kubeconfig,
     get,
     run,
 )
@@ -25,9 +26,13 @@ ANNOTATION = "{.metadata.annotations.jetson-k3s\\.github\\.io/board}"
 TEMPLATE = '{range .items[*]}{.metadata.name}{"\\t"}' + ANNOTATION + '{"\\n"}{end}'
 REFUSAL = (
     "the cluster and the inventory do not say that it is the node of {board} (they say: {other}), and what "
-    "{board} calls itself does not count. Nothing was changed. If it is its node, type on a server: "
+    "{board} calls itself does not count. Nothing was changed. "
+)
+BY_RECORD = (
+    "If it is its node, type on a server: "
     "sudo k3s kubectl -n kube-system annotate secret {secret} jetson-k3s.github.io/board={board} --overwrite"
 )
+BY_ADDRESS = "If it is its node, set jetson_k3s_address of {board} to the address that the node {name} has"
 
 
 def owner(name: str, record: str, addresses: Iterable[str], boards: Dict[str, List[str]]) -> str:
@@ -51,7 +56,9 @@ def addresses_of(node: Optional[Data]) -> List[str]:
 
 
 def records() -> Dict[str, str]:
-    """The records of all nodes of the cluster, by node."""
+    """The records of all nodes of the cluster, by node; none with a kubeconfig, which may read no Secrets."""
+    if by_kubeconfig():
+        return {}
     lines = run("get", "secrets", NAMESPACE, "--output=jsonpath=" + TEMPLATE).splitlines()
     pairs = (line.partition("\t") for line in lines)
     return {name[: -len(PASSWORD)]: record for name, _, record in pairs if name.endswith(PASSWORD)}
@@ -64,8 +71,8 @@ def recorded(secret: Optional[Data]) -> str:
 
 
 def password(name: str) -> Optional[Data]:
-    """The Secret that keeps the name of a node; None without one."""
-    return get(NAMESPACE, "secret", name + PASSWORD)
+    """The Secret that keeps the name of a node; None without one, or with a kubeconfig."""
+    return None if by_kubeconfig() else get(NAMESPACE, "secret", name + PASSWORD)
 
 
 def check_owner(node: Optional[Data], secret: Optional[Data], params: Data, new: bool = False) -> None:
@@ -79,7 +86,10 @@ def check_owner(node: Optional[Data], secret: Optional[Data], params: Data, new:
     name, board = params["name"], params["board"]
     found = owner(name, recorded(secret), addresses_of(node), params["boards"])
     if found != board and not (new and not found and not recorded(secret)):
-        raise KubectlError(REFUSAL.format(board=board, other=found or "none", secret=name + PASSWORD))
+        fix = BY_ADDRESS if by_kubeconfig() else BY_RECORD
+        raise KubectlError(
+            (REFUSAL + fix).format(board=board, other=found or "none", name=name, secret=name + PASSWORD)
+        )
 
 
 def record_arguments(secret: Optional[Data], params: Data) -> List[str]:

@@ -82,9 +82,7 @@ def complete(token: str, ca_hash: str, server: bool) -> str:
         raise TokenError(
             "other-ca",
             "the join token is for another cluster: its CA hash is {}..., that of this cluster is "
-            "{}.... Take the token out of the inventory, and the role reads that of the server".format(
-                given[:12], ca_hash[3:15]
-            ),
+            "{}.... Correct the token in the inventory".format(given[:12], ca_hash[3:15]),
         )
     return token
 

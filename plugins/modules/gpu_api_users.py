@@ -6,17 +6,18 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import json
-import os
 from typing import Any, List, Set
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
-    K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
     claim_users,
     get,
+    has_kubectl,
     listed,
+    use,
 )
 
 DOCUMENTATION = r"""
@@ -26,6 +27,7 @@ description:
   - The device plugin and the DRA driver do not know of each other's pods. Each would allocate the GPU again.
   - A pod whose claim is prepared cannot end without the driver that has prepared it.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   api: {choices: [device-plugin, dra], required: true, description: What is to give the GPU out.}
   node: {required: true, description: The node.}
 """
@@ -114,12 +116,14 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "api": {"type": "str", "required": True, "choices": sorted(OTHER)},
             "node": {"type": "str", "required": True},
         },
         supports_check_mode=True,
     )
-    if module.check_mode and not os.path.exists(K3S):
+    use(module.params)
+    if module.check_mode and not has_kubectl():
         module.exit_json(changed=False, users=[])
     try:
         module.exit_json(changed=False, users=users(module.params["api"], module.params["node"]))

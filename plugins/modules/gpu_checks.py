@@ -47,7 +47,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_shar
     limits,
     sharing,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data, KubectlError
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    KUBECONFIG,
+    Data,
+    KubectlError,
+    use,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact, redact_data
 
 # Unless the plugin's configuration says another.
@@ -62,6 +67,7 @@ description:
   - All pods are in one namespace per node, which the stages C(node) and C(before_reboot) create and C(close)
     deletes.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   stage:
     description:
       - C(node) starts no pod. C(access) tests which pods get the GPU, C(sharing) tests how many.
@@ -259,6 +265,7 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "stage": {"type": "str", "required": True, "choices": list(STAGES)},
             "checks": {"type": "list", "elements": "dict", "default": []},
             "known": {"type": "dict", "required": True},
@@ -281,6 +288,7 @@ def main() -> None:
             "strict": {"type": "bool", "default": False},
         }
     )
+    use(module.params)
     params = settings(module.params)
     part = {"started": now(), "checks": [], "gpu": params["gpu"]}
     try:

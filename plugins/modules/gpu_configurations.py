@@ -5,17 +5,18 @@
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
-import os
 from typing import Dict, List
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
-    K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
+    has_kubectl,
     listed,
     run,
     selects,
+    use,
 )
 
 DOCUMENTATION = r"""
@@ -25,6 +26,7 @@ description:
   - The plugin's pods run where the label of a node has the name of their configuration.
   - A node that still has it, such as that of a board which was off during the run, keeps its DaemonSet.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   kept: {type: list, elements: str, required: true, description: 'DaemonSets of the inventory, which stay.'}
   unused:
     description:
@@ -67,12 +69,14 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "kept": {"type": "list", "elements": "str", "required": True},
             "unused": {"type": "dict", "default": {}},
         },
         supports_check_mode=True,
     )
-    if module.check_mode and not os.path.exists(K3S):
+    use(module.params)
+    if module.check_mode and not has_kubectl():
         module.exit_json(changed=False, removed=[])
     kept, unused = module.params["kept"], module.params["unused"]
     try:

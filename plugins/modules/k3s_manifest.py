@@ -1,20 +1,26 @@
 #!/usr/bin/python
 # SPDX-License-Identifier: Apache-2.0
-"""Apply a manifest with `k3s kubectl`, truthful in check mode and with a diff.
+"""Apply a manifest with kubectl, truthful in check mode and with a diff.
 
 Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
-import os
 from typing import List
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import K3S, KubectlError, run
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
+    KUBECONFIG,
+    KubectlError,
+    has_kubectl,
+    run,
+    use,
+)
 
 DOCUMENTATION = r"""
 module: k3s_manifest
 short_description: Objects of a manifest in the cluster
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   manifest: {required: true, description: 'YAML or JSON, one or more objects.'}
   absent:
     type: list
@@ -51,13 +57,15 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "manifest": {"type": "str", "required": True},
             "absent": {"type": "list", "elements": "str", "default": []},
         },
         supports_check_mode=True,
     )
     manifest, absent = module.params["manifest"], module.params["absent"]
-    if module.check_mode and not os.path.exists(K3S):
+    use(module.params)
+    if module.check_mode and not has_kubectl():
         module.exit_json(changed=True, diff={"before": "", "after": manifest})
     try:
         prepared = (

@@ -6,22 +6,23 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import functools
-import os
 import time
 from typing import List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
-    K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
     WatchTimeoutError,
     get,
+    has_kubectl,
     is_true,
     listed,
     run,
     selects,
+    use,
     wait_until,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
@@ -51,6 +52,7 @@ description:
   - Waits for the node, sets labels, renews pods, and waits for what the node must offer.
   - Records of which board the node is. Refused for a node that is not known as that of the board.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   name: {required: true, description: The node.}
   board: {required: true, description: 'The board in the inventory whose node it is.'}
   boards:
@@ -332,7 +334,7 @@ def explained(selector: str, node: str) -> str:
 
 def planned(params: Data) -> str:
     """The commands that a run would give, for check mode. Before the first run there is no cluster."""
-    name, there = params["name"], os.path.exists(K3S)
+    name, there = params["name"], has_kubectl()
     node, secret = (get("node", name), password(name)) if there else (None, None)
     check_owner(node, secret, params, params["new"])
     labels = node["metadata"].get("labels", {}) if node else {}
@@ -347,6 +349,7 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "name": {"type": "str", "required": True},
             "board": {"type": "str", "required": True},
             "boards": {"type": "dict", "required": True},
@@ -362,6 +365,7 @@ def main() -> None:
     )
     name, wanted, selector = module.params["name"], module.params["labels"], module.params["provider"]
     offers = {key: int(number) for key, number in module.params["offers"].items()}
+    use(module.params)
 
     try:
         if module.check_mode:

@@ -12,12 +12,14 @@ from typing import Dict, List, Optional
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
+    KUBECONFIG,
     Data,
     KubectlError,
     get,
     is_true,
     listed,
     run,
+    use,
     voter,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
@@ -39,6 +41,7 @@ description:
   - Drains a node, uncordons it, or deletes it from the cluster.
   - Refused for a node that is not known as that of the board, by the cluster's record and the inventory.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   name: {required: true, description: The node.}
   board: {required: true, description: 'The board in the inventory whose node it is.'}
   boards:
@@ -197,6 +200,7 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "name": {"type": "str", "required": True},
             "board": {"type": "str", "required": True},
             "boards": {"type": "dict", "required": True},
@@ -215,6 +219,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     name, state, boot_id = (module.params[key] for key in ("name", "state", "boot_id"))
+    use(module.params)
     try:
         if (module.params["offers"] or boot_id) and not module.check_mode:
             # Before anything else: the server itself may be starting again, and until then the status is from

@@ -8,6 +8,7 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import glob
+import json
 import os
 import re
 from typing import Dict, List
@@ -20,10 +21,15 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_plugins imp
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     CORDONED,
     K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
+    by_kubeconfig,
+    get,
     is_true,
     listed,
+    run,
+    use,
     voter,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
@@ -37,10 +43,19 @@ module: k3s_nodes
 short_description: Whether a server has K3s, and the nodes of its cluster
 description: Changes nothing.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   boards:
     description: The addresses that the inventory gives each of its boards (filter C(k3s_boards)).
     type: dict
     required: true
+  existing: {type: bool, default: false, description: 'Read the CA of the API server, too.'}
+  rights:
+    description:
+      Rights that the user of the kubeconfig needs. Each has C(verb), C(group), C(resource), C(subresource)
+      and C(namespace), all of them texts.
+    type: list
+    elements: dict
+    default: []
 """
 
 RETURN = r"""
@@ -60,6 +75,9 @@ gpu_plugins:
     with a pod of it.
   type: list
   elements: dict
+problem: {type: str, description: 'Why the cluster does not answer, empty if it does.'}
+denied: {type: list, elements: dict, description: Those of the rights that the user does not have.}
+ca: {type: str, description: 'The CA of the API server in PEM, as the cluster publishes it, or empty.'}
 nodes:
   type: list
   elements: dict
@@ -73,6 +91,10 @@ nodes:
 
 # Of a DaemonSet's pods, by role gpu_device_plugin (plugin_utils).
 IMAGE, SETTINGS = "jetson-k3s.github.io/image-id", "jetson-k3s.github.io/config-sha256"
+# K3s' annotation of each node (pkg/nodeconfig).
+ARGUMENTS = "k3s.io/node-args"
+# The answer to one review.
+ALLOWED = '{.status.allowed}{"\\n"}'
 FILES = ("/etc/rancher/k3s/config.yaml", "/etc/rancher/k3s/config.yaml.d/*.y*ml")
 RANGES = re.compile(
     r"""(?:^|\s--)(cluster-cidr|service-cidr|cluster-domain)[:=\s]\s*["']?([0-9a-z.:/,-]+)""", re.MULTILINE
@@ -91,7 +113,7 @@ def node_facts(node: Data, record: str, boards: Dict[str, List[str]]) -> Data:
         "voter": voter(node),
         "addresses": addresses,
         "labels": node["metadata"].get("labels", {}),
-        "recorded": record in boards,
+        "recorded": record in boards or by_kubeconfig(),
         "cordoned": CORDONED in node["metadata"].get("annotations", {}),
     }
 
@@ -132,43 +154,101 @@ def ranges(unit: str) -> Dict[str, str]:
     return dict(pair for text in [*texts, unit] for pair in RANGES.findall(text))
 
 
+def ranges_of(nodes: List[Data]) -> Dict[str, str]:
+    """The same by the arguments that K3s notes at its servers' nodes."""
+    notes = [node["metadata"].get("annotations", {}).get(ARGUMENTS, "[]") for node in nodes]
+    words = [json.loads(note) for note in notes]
+    return dict(
+        pair for found in words if found[:1] == ["server"] for pair in RANGES.findall(" ".join(found))
+    )
+
+
+def version_of() -> str:
+    """The version of the API server, which is that of its K3s."""
+    found: str = json.loads(run("version", "--output=json"))["serverVersion"]["gitVersion"]
+    return found
+
+
+def published_ca() -> str:
+    """The CA of the API server, which Kubernetes gives each namespace."""
+    found: str = (get("configmap", "kube-root-ca.crt", NAMESPACE) or {}).get("data", {}).get("ca.crt", "")
+    return found
+
+
+def denied(rights: List[Data]) -> List[Data]:
+    """Those of the rights that the user does not have, by one call."""
+    if not rights:
+        return []
+    reviews = [
+        {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": right},
+        }
+        for right in rights
+    ]
+    text = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
+    said = run("create", "--validate=false", "--filename=-", "--output=jsonpath=" + ALLOWED, stdin=text)
+    answers = said.split()
+    if len(answers) != len(rights):
+        raise KubectlError("the API server answers {} of {} reviews".format(len(answers), len(rights)))
+    return [right for right, answer in zip(rights, answers) if answer != "true"]  # noqa: B905 - Python 3.6
+
+
+def observe(boards: Dict[str, List[str]]) -> Data:
+    """The nodes of the cluster, and the DaemonSets of kube-system and of NVIDIA's device plugin."""
+    known = records()
+    items = listed("nodes,daemonsets.apps", "--all-namespaces")
+    nodes = [item for item in items if item["kind"] == "Node"]
+    everywhere = [item for item in items if item["kind"] == "DaemonSet"]
+    found = [one for one in everywhere if one["metadata"]["namespace"] == "kube-system"]
+    return {
+        "nodes": [node_facts(node, known.get(node["metadata"]["name"], ""), boards) for node in nodes],
+        "daemonsets": [one["metadata"]["name"] for one in found],
+        "settings": settings_of(found),
+        "gpu_plugins": gpu_plugins(everywhere),
+        "noted": ranges_of(nodes),
+    }
+
+
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"boards": {"type": "dict", "required": True}}, supports_check_mode=True
+        argument_spec={
+            **KUBECONFIG,
+            "boards": {"type": "dict", "required": True},
+            "existing": {"type": "bool", "default": False},
+            "rights": {"type": "list", "elements": "dict", "default": []},
+        },
+        supports_check_mode=True,
     )
-    boards = module.params["boards"]
-    unit = module.run_command(
-        ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
-    )[1]
-    nodes, daemonsets, settings = [], [], {}  # type: List[Data], List[str], Dict[str, str]
-    plugins = []  # type: List[Data]
-    if "ActiveState=active" in unit.splitlines():
+    use(module.params)
+    unit, version, problem = "", "", ""
+    if not by_kubeconfig():
+        unit = module.run_command(
+            ["systemctl", "show", "--property=LoadState,ActiveState,ExecStart", "k3s.service"]
+        )[1]
+        said = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
+        version = " ".join(re.findall(r"k3s version (v\S+)", said))
+    found = {"nodes": [], "daemonsets": [], "settings": {}, "gpu_plugins": [], "noted": {}}  # type: Data
+    refused, ca = [], ""  # type: List[Data], str
+    if by_kubeconfig() or "ActiveState=active" in unit.splitlines():
         try:
-            known = records()
-            items = listed("nodes,daemonsets.apps", "--all-namespaces")
-            nodes = [
-                node_facts(node, known.get(node["metadata"]["name"], ""), boards)
-                for node in items
-                if node["kind"] == "Node"
-            ]
-            everywhere = [one for one in items if one["kind"] == "DaemonSet"]
-            found = [one for one in everywhere if one["metadata"]["namespace"] == "kube-system"]
-            daemonsets = [one["metadata"]["name"] for one in found]
-            settings = settings_of(found)
-            plugins = gpu_plugins(everywhere)
-        except (KubectlError, OSError):
-            pass  # an API server that does not answer: the cluster's nodes are not known
-    version = module.run_command([K3S, "--version"])[1] if os.path.exists(K3S) else ""
+            refused = denied(module.params["rights"])
+            version = version or version_of()
+            ca = published_ca() if module.params["existing"] else ""
+            found = observe(module.params["boards"])
+        except (KubectlError, OSError, ValueError, KeyError) as error:
+            problem = str(error)  # the cluster's nodes are not known
     module.exit_json(
         changed=False,
-        installed="LoadState=loaded" in unit.splitlines(),
-        version=" ".join(re.findall(r"k3s version (v\S+)", version)),
-        ranges=ranges(unit),
-        nodes=nodes,
-        daemonsets=daemonsets,
-        settings=settings,
-        gpu_plugins=plugins,
+        installed=by_kubeconfig() or "LoadState=loaded" in unit.splitlines(),
+        version=version,
+        problem=problem,
+        denied=refused,
+        ca=ca,
+        ranges=dict(found.pop("noted"), **ranges(unit)),
+        **found,
     )
 
 

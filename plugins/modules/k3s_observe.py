@@ -8,7 +8,6 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import base64
-import os
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -16,13 +15,16 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_plugins import plugin_pods
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     DRA,
-    K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
+    by_kubeconfig,
     condition,
+    has_kubectl,
     knows,
     listed,
     run,
+    use,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_quantities import extended
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
@@ -32,6 +34,7 @@ module: k3s_observe
 short_description: What the cluster knows, and what a pod on each node says
 description: Changes nothing.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   selectors:
     description:
       Label selectors of pods in kube-system. The command runs in one pod per node.
@@ -206,6 +209,11 @@ def allocation() -> Tuple[List[Data], List[Data]]:
     return devices, [claim for claim in claims if claim]
 
 
+def bootstrap_tokens() -> List[Data]:
+    """Tokens that expire, which are Secrets."""
+    return listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
+
+
 def token_facts(secret: Data) -> Dict[str, str]:
     """Facts of a token, without its secret."""
     data = {key: base64.b64decode(text or "").decode() for key, text in (secret.get("data") or {}).items()}
@@ -246,12 +254,14 @@ def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
+            **KUBECONFIG,
             "selectors": {"type": "list", "elements": "str", "required": True},
             "command": {"type": "list", "elements": "str", "required": True},
         },
         supports_check_mode=True,
     )
-    if not os.path.exists(K3S):
+    use(module.params)
+    if not by_kubeconfig() and not has_kubectl():
         module.fail_json(msg="There is no K3s on this server yet: playbooks/site.yml installs it.")
     try:
         items = listed("nodes,pods", "--all-namespaces")
@@ -260,7 +270,7 @@ def main() -> None:
             for selector in module.params["selectors"]
         ]
         devices, claims = allocation()
-        tokens = listed("secrets", "--namespace=" + NAMESPACE, "--field-selector=type=" + TOKEN_TYPE)
+        tokens = [] if by_kubeconfig() else bootstrap_tokens()
         nodes = [node_facts(item) for item in items if item["kind"] == "Node"]
         running = [item for item in items if item["kind"] == "Pod"]
         pods, plugins = [pod_facts(item) for item in running], plugin_pods(running)

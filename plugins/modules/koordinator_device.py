@@ -6,16 +6,17 @@ Runs on a K3s server, therefore Python 3.6 compatible.
 """
 
 import json
-import os
 from typing import Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
-    K3S,
+    KUBECONFIG,
     Data,
     KubectlError,
     get,
+    has_kubectl,
     run,
+    use,
 )
 
 DOCUMENTATION = r"""
@@ -26,6 +27,7 @@ description:
   - A Device that koordlet has made, or taken over, is left alone. koordlet keeps it up to date.
   - The Device goes with its node.
 options:
+  kubeconfig: {type: path, default: '', description: 'Run kubectl of this computer with it, not that of K3s.'}
   device: {type: dict, required: true, description: 'The Device, named as its node.'}
 """
 
@@ -79,10 +81,11 @@ def ensure(device: Data, check_mode: bool) -> Tuple[str, str]:
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"device": {"type": "dict", "required": True}}, supports_check_mode=True
+        argument_spec={**KUBECONFIG, "device": {"type": "dict", "required": True}}, supports_check_mode=True
     )
     device = module.params["device"]
-    if module.check_mode and not os.path.exists(K3S):
+    use(module.params)
+    if module.check_mode and not has_kubectl():
         module.exit_json(changed=False, found="K3s is not there yet")
     try:
         found, difference = ensure(device, module.check_mode)

@@ -7,17 +7,25 @@ same token, and `agent-token` is a link to `token` (its pkg/server, printTokens)
 
 from __future__ import annotations
 
+import hashlib
 import re
-from collections.abc import Mapping
+import ssl
+from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import TokenError, complete, secret
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_token import (
+    TokenError,
+    complete,
+    parts,
+    secret,
+)
 
 # A hash of the CA, as a full token begins.
 CA_HASH = re.compile(r"K10[0-9a-f]{64}")
 # Does not outlive a change of the CAs: a token with the hash of one, and one of `k3s token create`.
 OF_CA = re.compile(r"\s*(K10|[a-z0-9]{6}[.][a-z0-9]{16}\s*$)")
+BEGIN, END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
 # Files with tokens. That of agents is in K3s' own, or first in the role's.
 SECRETS = ("token", "agent-token", "jetson-k3s.agent-token")
 
@@ -62,6 +70,42 @@ def cluster(read: Mapping[str, Any]) -> Cluster:
         "own": bool(agent) and agent != secret(server),
         "unread": sorted(unread),
     }
+
+
+def existing_cluster(answers: Iterable[Mapping[str, Any]], token: str) -> Cluster:
+    """A cluster that exists already: its CA as its API says, by the results of module k3s_nodes.
+
+    Its tokens are not read. `token` is the inventory's, which names a CA of several certificates.
+    """
+    known = next((str(one["ca"]) for one in answers if one.get("ca")), "")
+    return {
+        "answered": bool(known),
+        "ca": known,
+        "ca_hash": ca_hash(known, token),
+        "server": "",
+        "agent": "",
+        "own": False,
+        "unread": [],
+    }
+
+
+def certificates(ca: str) -> list[str]:
+    """The certificates of a PEM text."""
+    return [part[part.index(BEGIN) :] + END for part in ca.split(END) if BEGIN in part]
+
+
+def ca_hash(ca: str, token: str) -> str:
+    """`K10` and the hash by which a token names this CA; '' without a CA.
+
+    K3s takes the hash of the file, or of several certificates that of the root (pkg/clientaccess/token.go).
+    The certificate that the token names is that root; without such a one it is the last.
+    """
+    found = certificates(ca)
+    if len(found) < 2:  # noqa: PLR2004 - one certificate, or none
+        return "K10" + hashlib.sha256(ca.encode()).hexdigest() if found else ""
+    hashes = [hashlib.sha256(ssl.PEM_cert_to_DER_cert(one)).hexdigest() for one in found]
+    named = parts(token).ca_hash
+    return "K10" + (named if named in hashes else hashes[-1])
 
 
 def agents_token(cluster: Mapping[str, Any], given: str, servers: str) -> str:
@@ -120,6 +164,7 @@ def names_ca(tokens: list[str]) -> bool:
 FILTERS = {
     "k3s_agents_token": agents_token,
     "k3s_cluster": cluster,
+    "k3s_existing_cluster": existing_cluster,
     "k3s_has_agent_token": has_agent_token,
     "k3s_names_ca": names_ca,
     "k3s_token_files": token_files,

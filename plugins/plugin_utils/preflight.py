@@ -17,6 +17,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_p
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     board_release,
     board_variables,
+    existing_cluster,
     host_kinds,
     host_names,
     k3s_configuration,
@@ -27,6 +28,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_boards,
     preflight_docker,
     preflight_etcd,
+    preflight_existing,
     preflight_identity,
     preflight_k3s,
     preflight_network,
@@ -210,7 +212,7 @@ def servers(run: Run, hostvars: Hostvars, pinged: list[Facts]) -> Servers:
     All servers share the cluster's data, so kubectl can use each of them. Boards still join the server of
     their configuration. `pinged` are the results of a ping of the servers `outside`, [] before it.
     """
-    members = run["groups"]["server"]
+    members = existing_cluster.api_servers(run["groups"])
     fleet = board_variables.facts_of([name for name in members if name in run["reached"]], hostvars)
     joined = members[0]
     kubectl = preflight_k3s.asked(joined, fleet, members, run["hosts"])
@@ -237,7 +239,9 @@ def servers(run: Run, hostvars: Hostvars, pinged: list[Facts]) -> Servers:
 def remaining(answered: list[Facts], members: list[str], staying: list[str]) -> Remaining:
     """Which server of those that stay is used for kubectl, and what it says."""
     answers = {name: one for name, one in preflight_k3s.answers_of(answered, members).items() if one}
-    running = [name for name, one in answers.items() if one["nodes"] and name in staying]
+    # A cluster that exists already may have no node but those that leave.
+    there = {name for name, one in answers.items() if one["nodes"] or one.get("ca")}
+    running = [name for name in answers if name in there and name in staying]
     return {
         "server": running[0] if running else "",
         "nodes": answers[running[0]]["nodes"] if running else [],
@@ -339,8 +343,13 @@ class Board:
 
     @cached_property
     def members(self) -> list[str]:
-        """The servers of the inventory."""
-        return self.run["groups"].get("server", [])
+        """The servers of the inventory, or the host that runs kubectl of an existing cluster."""
+        return existing_cluster.api_servers(self.run["groups"])
+
+    @cached_property
+    def existing(self) -> bool:
+        """Whether the cluster is one that this project did not make."""
+        return existing_cluster.is_existing(self.run["groups"])
 
     @cached_property
     def server(self) -> str:
@@ -436,8 +445,10 @@ def plan(board: Board) -> Plan:
     """What the tasks carry out on this board."""
     owner = preflight_identity.owner_of(board.name, board.nodes)
     has_k3s = board.server_facts is None or board.server_facts["k3s"]["server"]["installed"]
-    # Before K3s is on the server there are no nodes, unless a backup brings them.
-    known = bool(board.nodes) or not (flag(board.settings["restores"]) or has_k3s)
+    # Before K3s is on the server there are no nodes, unless a backup brings them. A cluster that exists
+    # already has answered if its CA is known.
+    answered = bool((board.answers.get(board.server) or {}).get("ca"))
+    known = bool(board.nodes) or answered or not (flag(board.settings["restores"]) or has_k3s)
     of_role = board.settings["server_config" if board.role == "server" else "agent_config"]
     config = {**of_role, **board.settings["board_config"]}
     address = k3s_configuration.node_address(board.facts, config, board.role)
@@ -526,6 +537,8 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
         "foreign_runtime": k3s_reading.foreign_runtime(board.facts["k3s"], board.role),
         "token_refused": found["token"].get("reason", "unreachable"),
         "token_message": found["token"].get("msg", ""),
+        "existing": board.existing,
+        "existing_unreachable": board.existing and found["token"].get("reason") == "unreachable",
         "token_length": len(str(settings["token"]).split(":")[-1]) if settings["token_given"] else None,
         "registries": bool(registries),
         "registries_problems": [*k3s_registries.problems(registries)],
@@ -649,6 +662,23 @@ def compatibility(board: Board, tables: Tables) -> list[Finding]:
     return preflight_rules.findings_of_rules(compatibility_facts(board, tables), matrix(tables))
 
 
+def findings_of_existing(board: Board, facts: Facts) -> list[Finding]:
+    """The API and the version of a cluster that exists already."""
+    if not board.existing:
+        return []
+    config: Facts = board.settings["config"]
+    preset = config.get("sharing", {}).get("units", {}).get("preset")
+    more = {
+        "gpu_device_plugin_api: dra": board.settings["api"] == "dra",
+        "the preset koordinator": preset == "koordinator",
+    }
+    needs = [name for name, needed in more.items() if needed]
+    return [
+        *preflight_existing.access_findings(board.answers.get(board.server), board.server, needs),
+        *preflight_existing.skew_findings(facts["bundle"].get("k3s_version"), board.server_k3s, board.source),
+    ]
+
+
 def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     """All findings of a board that is to be a node. `now` are the controller's seconds since 1970."""
     host, fleet, run, settings = board.host, board.fleet, board.run, board.settings
@@ -661,6 +691,8 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     toolkit = preflight_toolkit.findings_of_toolkit(facts, tables["toolkit"]) if board.is_board else []
     # A restore replaces the cluster's data.
     restores, begins = flag(settings["restores"]), "new-cluster" in settings["confirmed"]
+    existing = findings_of_existing(board, facts)
+    upgrade = preflight_k3s.findings_of_upgrade(facts, board.server_k3s or None, flag(settings["upgrades"]))
     beginning = preflight_k3s.findings_of_server(host, fleet, board.members[0], board.answers, begins)
     data = preflight_etcd.findings_of_etcd(facts, tables["etcd"]) + preflight_k3s.findings_of_restore(facts)
     found = [
@@ -684,7 +716,8 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
         *preflight_packages.findings_of_packages(facts, packages),
         *preflight_boards.findings_of_clock(host, fleet, board.server, float(now)),
         *preflight_k3s.findings_of_settings(board.found["k3s_plan"]),
-        *preflight_k3s.findings_of_upgrade(facts, board.server_k3s or None, flag(settings["upgrades"])),
+        *existing,
+        *([] if existing else upgrade),
         *([] if restores else data),
     ]
     return preflight_rules.accept(found, settings["accepted"], rules)
@@ -692,7 +725,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
 
 def node_findings(run: Run, hostvars: Hostvars, answered: list[Facts]) -> list[Finding]:
     """Why a run must not drain or delete the node with this board's hostname."""
-    nodes = nodes_of(preflight_k3s.answers_of(answered, run["groups"].get("server", [])))
+    nodes = nodes_of(preflight_k3s.answers_of(answered, existing_cluster.api_servers(run["groups"])))
     found = preflight_identity.findings_of_known_node(
         run["host"], board_variables.facts_of(run["reached"], hostvars), run["groups"]["all"], nodes
     )

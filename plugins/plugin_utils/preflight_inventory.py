@@ -18,7 +18,11 @@ from ansible.inventory.manager import InventoryManager
 from ansible.parsing.dataloader import DataLoader
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import load_extra_vars
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds, preflight_rules
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    host_kinds,
+    preflight_existing,
+    preflight_rules,
+)
 from jinja2 import UndefinedError
 
 Finding = dict[str, str]
@@ -206,6 +210,7 @@ def unreadable(sources: Iterable[str]) -> list[str]:
 
 # Findings are marked as unsafe, because up to ansible-core 2.18 texts of `hostvars` lose their mark.
 FILTERS = {
+    "preflight_existing": lambda *given: completed(preflight_existing.findings(*given)),
     "preflight_hosts": lambda *given: completed([*findings_of_addresses(*given), *findings_of_kinds(*given)]),
     "preflight_common": lambda *given: completed(findings_of_common(*given)),
     "preflight_only_in_inventory": only_in_inventory,

@@ -34,8 +34,9 @@ def test_inventory_has_its_boards_at_their_addresses(tmp_path: Path, text: str) 
     given = tmp_path / "inventory"
     given.write_text(text)
     listed = json.loads(ansible("ansible-inventory", "-i", str(given), "--list"))
-    servers, agents = (listed[group]["hosts"] for group in ("server", "agent"))
-    assert len(servers) % 2
+    servers, agents = (listed.get(group, {}).get("hosts", []) for group in ("server", "agent"))
+    # A cluster that exists already has its servers elsewhere.
+    assert len(servers) % 2 or "existing_server" in text or "k3s_existing_kubeconfig" in text
     assert not set(servers) & set(agents)
     for board, address in BOARD_AND_ADDRESS.findall(text):
         shown = ansible("ansible", "-i", str(given), board, "-m", "debug", "-a", "var=ansible_host")

@@ -208,6 +208,9 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "k3s_nodes": {
         "installed": True,
         "version": OLD,
+        "problem": "",
+        "denied": [],
+        "ca": "",
         "ranges": {},
         "daemonsets": [],
         "settings": {},

@@ -55,6 +55,8 @@ ON_CONTROLLER = {
 }
 # The callback plugin of drift.yml reads it: test_drift.py.
 BY_CALLBACK = {"jetson_k3s_drift_file"}
+# A filter reads it of all hosts: test_existing_cluster.py.
+BY_FILTER = {"k3s_existing_kubeconfig"}
 # Paths on the host that a playbook changes are absolute: test_monitoring.py.
 ON_HOST = {
     "monitoring_dashboards_directory",
@@ -77,7 +79,7 @@ def options() -> Iterator[tuple[str, dict[str, Any]]]:
 def test_each_variable_that_is_a_path_is_in_a_table() -> None:
     paths = {name for name, option in options() if "path" in (option["type"], option.get("elements"))}
     public = {name for name in paths if not name.startswith("_")}
-    assert public == {*ON_CONTROLLER, *BY_CALLBACK, *ON_HOST}
+    assert public == {*ON_CONTROLLER, *BY_CALLBACK, *BY_FILTER, *ON_HOST}
 
 
 # What may be in an expression besides: is it set at all?
