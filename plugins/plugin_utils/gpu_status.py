@@ -226,7 +226,7 @@ def _unused(holder: dict[str, Any], node: dict[str, Any]) -> Iterator[str]:
     if holder.get("unused_since"):
         l4t = f"L4T {node['l4t']}" if node["l4t"] else "the board's L4T"
         pod = f"{holder['namespace']}/{holder['pod']} on {node['name']}"
-        since = f"{holder['unused_since']}, {holder['unused_seconds'] // 60} min"
+        since = f"{holder['unused_since']} ({holder['unused_seconds']} s)"
         yield (
             f"{pod} has the GPU and has not used it since {since}. Probable cause: the CUDA of its image "
             f"does not fit {l4t}, and the program runs on the CPU. Compare CUDA_VERSION of the image with "

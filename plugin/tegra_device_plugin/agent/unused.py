@@ -150,7 +150,6 @@ class Unused:
         await self._pods.refresh(())
         now = asyncio.get_running_loop().time()
         found = holders(self._pods.allocations, self._gpu, self._pods.names)
-        before, self.seconds = self.seconds, {}
         try:
             contexts = await self._blocking.run(lambda: [self._has_context(one) for one in found])
             used = (
@@ -164,9 +163,10 @@ class Unused:
         except (OSError, TimeoutError) as error:
             reason = describe_error(error, "a read hangs")
             self._problem_log.warn(f"unused GPUs are not found: {reason}")
+            self.seconds = {}
             return
         self._problem_log.resolved("unused GPUs are found again")
-        self.seconds = seconds
+        before, self.seconds = self.seconds, seconds
         for container in seconds.keys() - before.keys():
             logger.warning(
                 "pod %s has the GPU and has not used it for %.0f s: no process of it has GPU memory",
