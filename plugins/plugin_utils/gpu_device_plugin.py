@@ -41,6 +41,7 @@ DRIVER_OBJECTS = [
 # Before this version a server does not know the kinds of DRA, and has never had any.
 DRA_SINCE = "1.34"
 EXTENDED_RESOURCE_SINCE = "1.36"  # pods that ask for nvidia.com/gpu get a claim
+DURATION = "[1-9][0-9]{0,4}[smh]"  # as the agent reads it (config/options.py of the plugin)
 PIDFD_SINCE = "5.3"  # Linux' pidfd_open, by which the agent ends a process
 
 # What the plugin reads of a board, and what it gets of it in a container of its own.
@@ -149,6 +150,11 @@ def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Itera
         yield (
             f"{board}: gpu_device_plugin_agent works with the device plugin only, and gpu_device_plugin_api "
             f"is {settings['api']}. Leave one of them out of the inventory."
+        )
+    if agent["unused_after"] and not re.fullmatch(DURATION, agent["unused_after"]):
+        yield (
+            f"{board}: gpu_device_plugin_agent.unusedAfter is {agent['unused_after']!r}. Write a number of "
+            "seconds, minutes or hours, such as 90s, 10m or 1h, or leave it out."
         )
     if agent["mode"] == "evict":
         if LooseVersion(jetson["kernel"]) < LooseVersion(PIDFD_SINCE):
@@ -392,7 +398,7 @@ def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]
             given["agent"] = {
                 "manifest": texts.agent,
                 "rights": json.loads(texts.agent_rights),
-                **{key: agent[key] for key in ("mode", "qos_policy", "host_pid")},
+                **{key: agent[key] for key in ("mode", "qos_policy", "host_pid", "unused_after")},
             }
         documents += manifests.rendered(texts.plugin, **given)
     return manifests.joined(documents)

@@ -18,7 +18,13 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds, preflight_inventory
 
-AGENT_DEFAULTS = {"enabled": False, "mode": "report", "hostPID": False, "qosPolicy": "best-effort"}
+AGENT_DEFAULTS = {
+    "enabled": False,
+    "mode": "report",
+    "hostPID": False,
+    "qosPolicy": "best-effort",
+    "unusedAfter": "",
+}
 # The label by which NVIDIA's chart chooses a node's configuration.
 NVIDIA_LABEL = "nvidia.com/device-plugin.config"
 DEFAULT = ""
@@ -44,6 +50,8 @@ class Agent(TypedDict):
     mode: str
     qos_policy: str
     host_pid: bool
+    unused_after: str
+    """A duration; '': containers that have the GPU without use are not named."""
 
 
 class Board(TypedDict):
@@ -90,6 +98,7 @@ def agent_of(given: Mapping[str, Any]) -> Agent:
         "mode": chosen["mode"],
         "qos_policy": chosen["qosPolicy"],
         "host_pid": boolean(chosen["hostPID"]),
+        "unused_after": str(chosen["unusedAfter"] or ""),
     }
 
 
@@ -126,6 +135,9 @@ def contents(board: Board) -> str:
     parts: dict[str, Any] = {field: board[field] for field in CONTENTS}  # type: ignore[literal-required]
     if not board["agent"]["enabled"]:
         parts["agent"] = None
+    elif not board["agent"]["unused_after"]:
+        # A release without this setting has given the same settings the same name.
+        parts["agent"] = {key: value for key, value in board["agent"].items() if key != "unused_after"}
     return json.dumps(parts, sort_keys=True)
 
 

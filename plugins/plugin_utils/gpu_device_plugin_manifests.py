@@ -185,7 +185,13 @@ def with_host_ports(spec: dict[str, Any]) -> None:
 
 
 def chosen_agent(
-    manifest: str, rights: dict[str, Any], mode: str, qos_policy: str, host_pid: bool = False
+    manifest: str,
+    rights: dict[str, Any],
+    mode: str,
+    qos_policy: str,
+    *,
+    host_pid: bool = False,
+    unused_after: str = "",
 ) -> dict[str, Any]:
     """The node agent's DaemonSet with those `rights` that its mode and policy need, and no more."""
     document: dict[str, Any] = yaml.safe_load(manifest)
@@ -195,6 +201,8 @@ def chosen_agent(
         spec["hostPID"] = True
     for container in spec["containers"]:
         container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
+        if unused_after:
+            container["args"].append(f"--unused-after={unused_after}")
         context = container["securityContext"]
         for one in needed:
             context = {**context, **one.get("securityContext", {})}

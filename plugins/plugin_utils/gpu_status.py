@@ -184,7 +184,8 @@ def table(found: dict[str, Any]) -> str:
     lines = [text[0]]
     for node, line in zip(found["nodes"], text[1:], strict=True):
         lines.append(line)
-        lines += [f"  {_held(holder)}" for holder in node["holders"] or ()]
+        for holder in node["holders"] or ():
+            lines += [f"  {_held(holder)}", *(f"    {text}" for text in _unused(holder, node))]
         lines += [f"  {text}" for device in node["devices"] for text in _device_lines(device)]
         lines += [f"  two device plugins: {text}" for text in node["two_plugins"]]
         if node["problem"]:
@@ -237,6 +238,19 @@ def _held(holder: dict[str, Any]) -> str:
     words += [text.format(holder[key]) for text, key in figures if holder[key] is not None]
     phase = "" if holder["phase"] == "Running" else f" ({holder['phase']})"
     return f"{holder['namespace']}/{holder['pod']} container {holder['container']}: {', '.join(words)}{phase}"
+
+
+def _unused(holder: dict[str, Any], node: dict[str, Any]) -> Iterator[str]:
+    """The line of a container that does not use the GPU. A plugin of the last release does not know that."""
+    if holder.get("unused_since"):
+        l4t = f"L4T {node['l4t']}" if node["l4t"] else "the board's L4T"
+        pod = f"{holder['namespace']}/{holder['pod']} on {node['name']}"
+        since = f"{holder['unused_since']} ({holder['unused_seconds']} s)"
+        yield (
+            f"{pod} has the GPU and has not used it since {since}. Probable cause: the CUDA of its image "
+            f"does not fit {l4t}, and the program runs on the CPU. Compare CUDA_VERSION of the image with "
+            "the base images in docs/pods.md. Other causes: docs/unused-gpu.md"
+        )
 
 
 def _waits(pod: dict[str, Any]) -> str:

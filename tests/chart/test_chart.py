@@ -73,6 +73,7 @@ class Choice:
     agent: tuple[str, str] | None = None
     """Its mode and policy."""
     host_pid: bool = False
+    unused_after: str = ""
     metrics_on_host: bool = False
     container_runtime: str = "docker"
     api: str = "device-plugin"
@@ -92,6 +93,7 @@ class Choice:
                 "mode": mode,
                 "qosPolicy": policy,
                 "hostPID": self.host_pid,
+                "unusedAfter": self.unused_after or None,
             },
             "metricsOnHost": self.metrics_on_host,
             "dra": {"extendedResourceName": "nvidia.com/gpu" if self.extended_resource else None},
@@ -112,6 +114,7 @@ CHOICES = {
     "containerd": Choice(container_runtime="containerd"),
     "strict": Choice(strict=True),
     "thor": Choice(agent=("report", "best-effort"), host_pid=True),
+    "unused": Choice(agent=("report", "best-effort"), unused_after="10m"),
     "metrics": Choice(metrics_on_host=True, agent=("report", "best-effort")),
     "time-slicing": Choice(TIME_SLICING, agent=("evict", "best-effort")),
     "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
@@ -220,7 +223,7 @@ def deployed(choice: Choice) -> list[Object]:
         rights = json.loads((DEPLOY / "agent/rights.json").read_text())
         mode, policy = choice.agent
         agent = {"manifest": manifest, "rights": rights, "mode": mode, "qos_policy": policy}
-        agent["host_pid"] = choice.host_pid
+        agent |= {"host_pid": choice.host_pid, "unused_after": choice.unused_after}
     return role["rendered"](
         (DEPLOY / "base/daemonset.yaml").read_text(),
         image,

@@ -317,6 +317,7 @@ def test_rule_has_the_alerts_of_the_handbook(helm: Helm) -> None:
         ({"deviceListStrategy": "cdi-cri"}, "deviceListStrategy"),
         ({"agent": {"enabled": True, "mode": "kill"}}, "mode"),
         ({"agent": {"enabled": True, "qosPolicy": "fixed-share"}}, "qosPolicy"),
+        ({"agent": {"enabled": True, "unusedAfter": "10"}}, "unusedAfter"),
         ({"metricsOnHost": "yes"}, "metricsOnHost"),
         ({"jtop": "yes"}, "jtop"),
         ({"podMonitor": {"enabled": True, "interval": "30"}}, "interval"),

@@ -11,6 +11,7 @@ from tegra_device_plugin.agent import agent_pages
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.pods import Pods, UnitResources
+from tegra_device_plugin.agent.unused import Gpu, Unused
 from tegra_device_plugin.agent.weights import Weights
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
@@ -111,7 +112,10 @@ def node_of_agent(root: Path) -> Iterator[AgentNode]:
 
 
 async def of_agent(root: Path, pods: int = 1, contexts: int = 1, foreign: Sequence[str] = ()) -> str:
-    """Return the agent's page; each pod has one process with that many GPU contexts."""
+    """Return the agent's page; each pod has one process with that many GPU contexts.
+
+    Each is reported as without use: it is so for 0 seconds.
+    """
     driver = SimulatedNvgpu()
     with node_of_agent(root) as node:
         for number in range(1, pods + 1):
@@ -124,9 +128,12 @@ async def of_agent(root: Path, pods: int = 1, contexts: int = 1, foreign: Sequen
         known = Pods(node.kubelet.socket, host, UnitResources(CORE, MEMORY, lambda ids: ids))
         guard = Guard(MemoryUse(root), host, known, "report", 0)
         weights = Weights(host, known, driver)
-        await guard.observe()
+        gpu = Gpu({CORE, MEMORY}, MEMORY, root / "limits")
+        unused = Unused(guard, host, known, gpu, 0)
         await weights.observe()
-        return (await agent_pages.Pages(known, guard, weights, list, foreign).metrics()).text
+        await guard.observe()
+        await unused.observe()
+        return (await agent_pages.Pages(known, guard, weights, list, foreign, unused=unused).metrics()).text
 
 
 async def of_jtop(root: Path) -> str:

@@ -10,15 +10,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.pods import PodName, Pods
 from tegra_device_plugin.agent.weights import State, Weights
 from tegra_device_plugin.sharing.allocation import GPU_ID
 from tegra_device_plugin.system.mounts import check_mounts
-from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, gauges
+from tegra_device_plugin.telemetry.exposition import UNUSED, Metric, counters, gauge, gauges
 from tegra_device_plugin.telemetry.httpd import StatusPages
 from tegra_device_plugin.version import VERSION
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.agent.unused import Unused
 
 _MIB = 2**20
 _STATES: tuple[State, ...] = ("weighted", "busy", "unsupported", "failing")
@@ -26,7 +30,7 @@ _UNKNOWN = PodName("", "")
 
 
 class Pages(StatusPages):
-    """The agent's pages. `weights` is None where the policy is `best-effort`.
+    """The agent's pages. `weights` is None where the policy is `best-effort`, `unused` if that is off.
 
     `directories` are those of the host that can be deleted under the container's mount.
     """
@@ -41,12 +45,15 @@ class Pages(StatusPages):
         weights: Weights | None,
         directories: Callable[[], Iterable[Path]],
         foreign_metrics: Collection[str] = (),
+        *,
+        unused: Unused | None = None,
         **chosen: str,
     ) -> None:
         super().__init__()
         self._pods = pods
         self._guard = guard
         self._weights = weights
+        self._unused = unused
         self._directories = directories
         self._foreign_metrics = foreign_metrics
         self._chosen = chosen
@@ -60,7 +67,7 @@ class Pages(StatusPages):
 
     async def _metrics(self) -> Iterable[Metric]:
         info = gauge("tegra_gpu_agent_info", 1, version=VERSION, **self._chosen)
-        return [info, *self._memory(), *self._shares(), *self._time()]
+        return [info, *self._memory(), *self._shares(), *self._time(), *self._without_use()]
 
     def _memory(self) -> Iterable[Metric]:
         used = self._guard.used
@@ -133,6 +140,17 @@ class Pages(StatusPages):
                     for (pod, preemption), value in values.items()
                 ),
             )
+
+    def _without_use(self) -> Iterable[Metric]:
+        if self._unused is None:
+            return
+        yield gauges(
+            UNUSED,
+            (
+                ({**_pod(one.pod), "container": one.name}, round(seconds))
+                for one, seconds in self._unused.seconds.items()
+            ),
+        )
 
 
 def _pod(pod: PodName) -> dict[str, str]:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from tegra_device_plugin.agent.memory import MemoryUse, in_containers, measure
 from tegra_device_plugin.agent.pods import Member, PodName, Pods, container_names, has_host_pids, members
@@ -65,9 +65,12 @@ class Guard:
         self._blocking = BlockingCalls(READ_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
 
-    async def run(self) -> None:
+    async def run(self, *after: Callable[[], Awaitable[None]]) -> None:
+        """Observe until cancelled; call the functions `after` each observation."""
         while True:
             await self.observe()
+            for function in after:
+                await function()
             await asyncio.sleep(OBSERVE_SECONDS)
 
     async def observe(self) -> None:

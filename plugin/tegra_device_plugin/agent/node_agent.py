@@ -7,6 +7,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tegra_device_plugin.agent.guard import Guard
 from tegra_device_plugin.agent.memory import MemoryUse
@@ -17,6 +18,9 @@ from tegra_device_plugin.config.settings import AgentSettings
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.system import mounts
 from tegra_device_plugin.system.hosttree import HostTree
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.agent.unused import Unused
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +56,7 @@ class Agent(Service[AgentSettings]):
         overhead = settings.units.context_overhead if settings.units else 0
         guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode, overhead)
         weights = Weights(host, pods, self._kernel) if settings.qos_policy == "burst-share" else None
+        unused = self._unused(guard, host, pods)
         logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)
         async with AsyncExitStack() as stack:
             if settings.metrics_address:
@@ -64,11 +69,26 @@ class Agent(Service[AgentSettings]):
                     weights,
                     lambda: mounted_directories(settings),
                     settings.foreign_metrics,
+                    unused=unused,
                     mode=settings.mode,
                     qos_policy=settings.qos_policy,
                 )
                 await stack.enter_async_context(httpd.serving(*settings.metrics_address, pages.by_path()))
-            parts = [guard.run(), self._follow_configuration()]
+            parts = [guard.run(*([unused.observe] if unused else [])), self._follow_configuration()]
             if weights:
                 parts.append(weights.run())
             await self._run_parts(*parts)
+
+    def _unused(self, guard: Guard, host: HostTree, pods: Pods) -> Unused | None:
+        settings = self._settings
+        if settings.unused_after is None:
+            return None
+        from tegra_device_plugin.agent.unused import Gpu, Unused  # noqa: PLC0415 - off by default
+
+        units = settings.units
+        gpu = Gpu(
+            frozenset(units.resources if units else {settings.resource}),
+            units.memory.name if units else "",
+            settings.gpu_limit_dir,
+        )
+        return Unused(guard, host, pods, gpu, settings.unused_after)

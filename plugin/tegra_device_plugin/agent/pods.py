@@ -7,7 +7,7 @@ import asyncio
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,11 +58,15 @@ class Share:
 
 
 class Pods:
-    """Names by uid and shares by name, by the kubelet's last answer. A newer pod has no share or limit."""
+    """Names by uid, shares by name and allocations, by the kubelet's last answer.
+
+    A newer pod has no share or limit.
+    """
 
     def __init__(self, socket: Path, host: HostTree, units: UnitResources) -> None:
         self.names: Mapping[str, PodName] = {}
         self.shares: Mapping[PodName, Share] = {}
+        self.allocations: Sequence[ContainerAllocation] = ()
         self._socket = socket
         self._host = host
         self._units = units
@@ -96,7 +100,7 @@ class Pods:
                 self._problem_log.warn(f"the pods' shares are not known: {reason}")
                 return
             self._problem_log.resolved("the pods' shares are known again")
-            self.names, self.shares = names, shares(found, self._units)
+            self.names, self.shares, self.allocations = names, shares(found, self._units), found
             self._known = {*names, *uids}
             self._refreshed_at = now
 

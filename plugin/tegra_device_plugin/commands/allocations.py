@@ -9,7 +9,7 @@ import json
 import os
 from pathlib import Path
 
-from tegra_device_plugin.agent import memory
+from tegra_device_plugin.agent import memory, unused_page
 from tegra_device_plugin.commands.common import (
     EXIT_OK,
     Command,
@@ -20,7 +20,7 @@ from tegra_device_plugin.commands.common import (
     print_line,
 )
 from tegra_device_plugin.config.file import read_file
-from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.options import METRICS_ADDRESS_OPTION, ConfigError, option_values
 from tegra_device_plugin.config.settings import GPU_LIMIT_DIR, load_gpu_limit_dir
 from tegra_device_plugin.telemetry import shares
 
@@ -51,11 +51,22 @@ def _main(options: argparse.Namespace) -> int:
             found = shares.with_resident(found, memory.by_container(options.host_root))
         except memory.UnknownUseError as error:
             print_error(f"memory of processes is not shown: {error}")
+    found = _with_unused(found)
     if options.output == "json":
         print_line(json.dumps(shares.as_dict(found, accounts), indent=2))
     else:
         print_line("\n".join(shares.as_lines(found, accounts)))
     return EXIT_OK
+
+
+def _with_unused(found: list[shares.Row]) -> list[shares.Row]:
+    """Add the answer of the node agent, in whose container this variable is."""
+    try:
+        address = option_values((METRICS_ADDRESS_OPTION,), {}, os.environ, {}).get("metrics_address")
+        return shares.with_unused(found, unused_page.read(address)) if address else found
+    except (ConfigError, OSError) as error:
+        print_error(f"unused GPUs are not shown: {METRICS_ADDRESS_OPTION.variable}: {error}")
+        return found
 
 
 COMMANDS = {"allocations": Command(_add_arguments, _main)}

@@ -17,7 +17,7 @@ from tegra_device_plugin.commands.common import (
     configuration,
     print_error,
 )
-from tegra_device_plugin.config.options import AGENT_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS
+from tegra_device_plugin.config.options import AGENT_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS, duration
 from tegra_device_plugin.config.settings import MODES, QOS_POLICIES, load_agent, load_dra, load_plugin
 
 
@@ -76,7 +76,21 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
         help="best-effort: the driver's own time slices; burst-share: time slices by the pods' gpu-core; "
         "fixed-share is rejected, as the driver has no ceiling (default: best-effort)",
     )
+    parser.add_argument(
+        "--unused-after",
+        type=_duration,
+        metavar="DURATION",
+        help="name each container that has had the GPU for so long without GPU memory, in the log and as a "
+        "metric: 90s, 10m or 1h; longer than a program needs until it uses CUDA (default: off)",
+    )
     add_pod_resources(parser)
+
+
+def _duration(text: str) -> int:
+    try:
+        return duration(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
 
 
 def _agent(options: argparse.Namespace) -> int:
@@ -84,7 +98,11 @@ def _agent(options: argparse.Namespace) -> int:
     from tegra_device_plugin.agent.nvgpu import Linux  # noqa: PLC0415 - see _run
 
     load = partial(
-        load_agent, mode=options.mode, qos_policy=options.qos_policy, pod_resources=options.pod_resources
+        load_agent,
+        mode=options.mode,
+        qos_policy=options.qos_policy,
+        unused_after=options.unused_after,
+        pod_resources=options.pod_resources,
     )
     asyncio.run(Agent(configuration(options, AGENT_OPTIONS, load), Linux()).run())
     return EXIT_OK

@@ -89,6 +89,16 @@ def boolean(text: str) -> bool:
     return _TRUTH[text.lower()]
 
 
+_SECONDS = {"s": 1, "m": 60, "h": 3600}
+
+
+def duration(text: str) -> int:
+    """Give the seconds of a duration."""
+    if not re.fullmatch("[1-9][0-9]{0,4}[smh]", text):
+        raise ValueError("a number of seconds, minutes or hours is needed, such as 90s, 10m or 1h")
+    return int(text[:-1]) * _SECONDS[text[-1]]
+
+
 class Option(NamedTuple):
     """One setting as a flag, as an environment variable and as a key below `flags.plugin` in the file."""
 
@@ -116,9 +126,12 @@ class Option(NamedTuple):
 
 
 HOST_ROOT_OPTION = Option("host_root", "DIR", _absolute, "where the host's /sys, /dev, /etc and /proc are")
+METRICS_ADDRESS_OPTION = Option(
+    "metrics_address", "HOST:PORT", _address, "serve /metrics and the health pages at this address"
+)
 COMMON_OPTIONS = (
     HOST_ROOT_OPTION,
-    Option("metrics_address", "HOST:PORT", _address, "serve /metrics and the health pages at this address"),
+    METRICS_ADDRESS_OPTION,
     Option("log_format", "text|json", one_of("text", "json"), "the format of log lines"),
     Option(
         "log_level", "LEVEL", one_of("debug", "info", "warning", "error"), "debug, info, warning or error"

@@ -82,6 +82,10 @@ class AgentSettings(NamedTuple):
     units: Units | None = None
     mode: Mode = "report"
     qos_policy: QosPolicy = "best-effort"
+    unused_after: float | None = None
+    """Seconds after which a container that has the GPU without use is named; None: never."""
+    resource: str = DEFAULT_RESOURCE
+    gpu_limit_dir: Path = GPU_LIMIT_DIR
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
@@ -134,6 +138,7 @@ def load_agent(
     *,
     mode: Mode = "report",
     qos_policy: QosPolicy = "best-effort",
+    unused_after: float | None = None,
     pod_resources: Path | None = None,
 ) -> AgentSettings:
     content = _read(file, environment, flags)
@@ -154,7 +159,15 @@ def load_agent(
             "context. Without it, a program may allocate all of its share, and its context then puts the "
             "pod over the share. Measure a context (docs/sharing.md), or use --mode report"
         )
-    settings = AgentSettings(**options, units=content.units, mode=mode, qos_policy=qos_policy)
+    settings = AgentSettings(
+        **options,
+        units=content.units,
+        mode=mode,
+        qos_policy=qos_policy,
+        unused_after=unused_after,
+        resource=content.resource,
+        gpu_limit_dir=load_gpu_limit_dir(content, environment),
+    )
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings
 
 

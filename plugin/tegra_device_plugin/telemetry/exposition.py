@@ -13,6 +13,9 @@ from tegra_device_plugin.system.durations import UPPER_BOUNDS, Durations
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
+# Read again by the command `allocations`.
+UNUSED = "tegra_gpu_agent_unused_seconds"
+
 HELP = {
     "tegra_device_plugin_held_devices": "Devices that are allocated to the container.",
     "tegra_device_plugin_free_devices": "Healthy devices that no container has.",
@@ -56,6 +59,7 @@ HELP = {
     "tegra_gpu_agent_weights": "Whether GPU time is divided by weights: 1 for the current state.",
     "tegra_gpu_agent_timeslice_seconds": "Time slices of the pod's GPU contexts, added up.",
     "tegra_gpu_agent_contexts": "GPU contexts of the pod that have a time slice.",
+    UNUSED: "Time for which the container has had the GPU without GPU memory.",
     "tegra_dra_driver_resource_claims_in_use": "Claims that are prepared on this node.",
     "tegra_dra_driver_prepares_total": "Claims that the kubelet has requested to prepare.",
     "tegra_dra_driver_unprepares_total": "Claims that the kubelet has requested to unprepare.",

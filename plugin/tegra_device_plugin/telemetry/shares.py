@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,8 @@ class Row:
     """A container with its devices of each resource.
 
     `percent` of the GPU's time is its weight. Of GPU memory, in bytes: `limit` and `used` are its ledger's,
-    `resident` is the use of its processes by nvmap or NVML. None: not requested, or unknown.
+    `resident` is the use of its processes by nvmap or NVML. `unused` are the seconds for which it has had
+    the GPU without use, if that is too long. None: not requested, or unknown.
     """
 
     namespace: str
@@ -40,6 +42,7 @@ class Row:
     limit: int | None = None
     used: int | None = None
     resident: int | None = None
+    unused: int | None = None
 
     @property
     def name(self) -> tuple[str, str, str]:
@@ -138,6 +141,11 @@ def with_resident(found: Iterable[Row], resident: Mapping[tuple[str, str, str], 
     return [replace(row, resident=of(row)) for row in found]
 
 
+def with_unused(found: Iterable[Row], seconds: Mapping[tuple[str, str, str], int]) -> list[Row]:
+    """Give the rows with the seconds without use, by the container's name."""
+    return [replace(row, unused=seconds.get(row.name)) for row in found]
+
+
 def accounts(
     containers: Mapping[str, Counter[str]], allocatable: Mapping[str, Collection[str]]
 ) -> dict[str, Account]:
@@ -178,6 +186,8 @@ def as_dict(found: Iterable[Row], counted: Mapping[str, Account]) -> dict[str, A
                 "memory_limit_mib": _mib(row.limit),
                 "memory_used_mib": _mib(row.used),
                 "memory_resident_mib": _mib(row.resident),
+                "unused_seconds": row.unused,
+                "unused_since": _since(row.unused),
             }
             for row in found
         ],
@@ -212,6 +222,15 @@ def _describe(row: Row) -> Iterator[str]:
     for name, size in (("limit", row.limit), ("used", row.used), ("resident", row.resident)):
         if size is not None:
             yield f"{name} {_mib(size)} MiB"
+    if row.unused is not None:
+        yield f"not used since {_since(row.unused)}"
+
+
+def _since(seconds: int | None) -> str | None:
+    """Give the time so many seconds ago, in RFC 3339."""
+    if seconds is None:
+        return None
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() - seconds))
 
 
 def _mib(size: int | None) -> int | None:

@@ -91,6 +91,15 @@ def test_boards_with_other_settings_have_a_configuration_of_their_own() -> None:
     assert named(b=mixed, c={CONFIG: SLICED}).keys() == {"", *found}
 
 
+def test_a_setting_of_a_later_release_that_is_off_changes_no_name() -> None:
+    """The name follows from these contents. This is what the release before `unusedAfter` made it from."""
+    (board, *_) = boards(a={"gpu_device_plugin_agent": {"enabled": True}})
+    agent = {"enabled": True, "host_pid": False, "mode": "report", "qos_policy": "best-effort"}
+    assert json.loads(planning.contents(board))["agent"] == agent
+    (board, *_) = boards(a={"gpu_device_plugin_agent": {"enabled": True, "unusedAfter": "10m"}})
+    assert json.loads(planning.contents(board))["agent"] == agent | {"unused_after": "10m"}
+
+
 def test_a_name_is_taken_from_the_inventory_and_from_nvidias_label() -> None:
     label = {"k3s_node_labels": {"nvidia.com/device-plugin.config": "slices"}}
     assert named(b={NAME: "units", CONFIG: UNITS}, c={CONFIG: SLICED, **label}) == {

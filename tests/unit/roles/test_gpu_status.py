@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -64,6 +65,21 @@ def test_shares_have_limit_use_and_weight() -> None:
         "resident 200 MiB",
         "  n/p container d: 30 a.b/gpu-core, weight 30 %",
     ]
+
+
+def test_container_that_does_not_use_its_gpu_has_a_line() -> None:
+    gpu = ContainerAllocation("n", "p", "c", GPU, "igpu0")
+    held = [Row("n", "p", "c", (gpu,), unused=725), Row("n", "q", "c", (gpu,))]
+    answer = as_dict(held, {})
+    since = answer["containers"][0]["unused_since"]
+    assert re.fullmatch(r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ", since)
+    lines = filters.table(status_with(json.dumps(answer), pod("p"), pod("q"))).splitlines()
+    (line,) = (one.strip() for one in lines if "not used" in one)
+    assert line.startswith(f"n/p on a has the GPU and has not used it since {since} (725 s). Probable cause:")
+    assert "does not fit L4T L4T" in line
+    for row in answer["containers"]:  # of a plugin of the last release
+        del row["unused_since"], row["unused_seconds"]
+    assert "not used" not in filters.table(status_with(json.dumps(answer), pod("p"), pod("q")))
 
 
 def test_kubelet_and_requests_that_do_not_agree_are_reported() -> None:

@@ -162,6 +162,9 @@ listening sockets for the preset `argus`. Renders nothing.
 {{- if ne .agent.qosPolicy "best-effort" }}
 {{- $_ := set $container "args" (append $container.args (printf "--qos-policy=%s" .agent.qosPolicy)) }}
 {{- end }}
+{{- with .agent.unusedAfter }}
+{{- $_ := set $container "args" (append $container.args (printf "--unused-after=%s" .)) }}
+{{- end }}
 {{- if .agent.hostPID }}
 {{- /* On a Thor processes are found by the host's numbers. */}}
 {{- $_ := set $pod "hostPID" true }}

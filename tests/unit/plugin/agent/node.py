@@ -10,6 +10,7 @@ from tests import boards
 from tests.conformance.pod_resources import Kubelet
 
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
+GPU = "nvidia.com/gpu"
 UNIT_MIB = 64
 HEADER = f"{'CLIENT':<18} {'PROCESS':>18} {'PID':>8} {'SIZE':>11}\n"
 
@@ -34,6 +35,8 @@ class Pod:
     name: str
     percent: int = 0
     units: int = 0
+    first_unit: int = 0
+    gpus: int = 0
 
 
 class Node:
@@ -57,9 +60,13 @@ class Node:
         answer = api.ListPodResourcesResponse()
         for one in self.pods:
             container = answer.pod_resources.add(namespace="default", name=one.name).containers.add(name="c")
-            for resource, prefix, count in ((CORE, "c", one.percent), (MEMORY, "m", one.units)):
+            for resource, prefix, first, count in (
+                (CORE, "c", 0, one.percent),
+                (MEMORY, "m", one.first_unit, one.units),
+                (GPU, "igpu0::", one.number, one.gpus),
+            ):
                 if count:
-                    ids = [f"{prefix}{number}" for number in range(count)]
+                    ids = [f"{prefix}{number}" for number in range(first, first + count)]
                     container.devices.add(resource_name=resource, device_ids=ids)
         self.kubelet.answer = answer.SerializeToString()
 

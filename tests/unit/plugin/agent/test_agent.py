@@ -30,10 +30,10 @@ class Running:
     def __init__(self, process: subprocess.Popen[str], address: str) -> None:
         self.process = process
         self.lines = 0
-        self._address = address
+        self.address = address
 
     def connect(self) -> socket.socket:
-        host, _, port = self._address.partition(":")
+        host, _, port = self.address.partition(":")
         return socket.create_connection((host, int(port)), timeout=5)
 
     def until_logged(self, text: str) -> str:
@@ -48,7 +48,7 @@ class Running:
         deadline = time.monotonic() + 10
         while True:
             try:
-                return page(self._address, path)
+                return page(self.address, path)
             except urllib.error.HTTPError as error:
                 return error.read().decode()
             except urllib.error.URLError:
