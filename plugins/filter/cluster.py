@@ -28,6 +28,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_verify_plan,
     host_kinds,
     host_names,
+    image_fit,
     image_supply,
     k3s,
     k3s_backup,
@@ -53,6 +54,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     rollout,
     run_lock,
     snapshot,
+    user_images,
 )
 
 MODULES = (
@@ -74,6 +76,7 @@ MODULES = (
     gpu_verify_plan,
     host_kinds,
     host_names,
+    image_fit,
     image_supply,
     k3s,
     k3s_backup,
@@ -99,6 +102,7 @@ MODULES = (
     rollout,
     run_lock,
     snapshot,
+    user_images,
 )
 
 

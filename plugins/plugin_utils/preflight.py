@@ -36,6 +36,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_server,
     preflight_toolkit,
     proxy,
+    user_images,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
     Facts,
@@ -98,6 +99,8 @@ class Settings(TypedDict):
     jtop: bool
     """gpu_device_plugin_jtop."""
     supply_host: str
+    images: list[str]
+    """bundle_images."""
     k3s_version: str
     server_config: Facts
     agent_config: Facts
@@ -592,6 +595,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
             settings["image"],
             board.takes("gpu_device_plugin"),
         ),
+        *user_images.findings(board.facts, board.bundle, settings["images"], host),
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),
