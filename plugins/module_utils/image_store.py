@@ -71,14 +71,12 @@ class Blobs:
         os.makedirs(self.partials, 0o700, exist_ok=True)
         partial = self.partial(blob.digest)
         with open(partial, "ab") as stream:
-            stream.truncate(offset)
-            stream.seek(0, os.SEEK_END)
-            if stream.tell() != offset:
+            if os.path.getsize(partial) < offset:
                 raise StoreError(
-                    "{} has {} bytes, and the piece begins at {}: another run sends the same image. Wait "
-                    "for its end, "
-                    "and run the playbook again".format(partial, stream.tell(), offset)
+                    "{} has {} bytes, and the piece begins at {}: another run sends the same image. Wait for "
+                    "its end, and run the playbook again".format(partial, os.path.getsize(partial), offset)
                 )
+            stream.truncate(offset)
             shutil.copyfileobj(piece, stream, BLOCK)
             stream.flush()
             os.fsync(stream.fileno())
