@@ -81,7 +81,7 @@ def documents(images: Sequence[Data]) -> Dict[str, Any]:
 
 
 def write(stream: Any, path: str, images: Sequence[Data]) -> None:
-    """Write the archive, each blob once."""
+    """Write the archive, each blob once. Docker has the layers that are not there (module docker_layers)."""
     with tarfile.open(fileobj=stream, mode="w|") as tar:
         for name, content in sorted(documents(images).items()):
             text = json.dumps(content, sort_keys=True).encode("utf-8")
@@ -92,7 +92,8 @@ def write(stream: Any, path: str, images: Sequence[Data]) -> None:
             blob["digest"] for one in images for blob in [one["manifest"], one["config"], *one["layers"]]
         }
         for digest in sorted(digests):
-            tar.add(os.path.join(path, hexadecimal(digest)), file_of(digest))
+            if os.path.exists(os.path.join(path, hexadecimal(digest))):
+                tar.add(os.path.join(path, hexadecimal(digest)), file_of(digest))
 
 
 def load(command: List[str], path: str, images: Sequence[Data]) -> None:

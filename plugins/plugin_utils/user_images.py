@@ -80,14 +80,15 @@ def wanted(setting: Iterable[str], bundle: Mapping[str, Any], arch: str) -> list
     return [*found.values()]
 
 
-def blobs(images: Iterable[Entry], manifests: bool = False) -> list[Blob]:
-    """The files of images, each once."""
-    found = {
-        blob["digest"]: {"digest": blob["digest"], "size": blob["size"]}
-        for image in images
-        for blob in [image["config"], *image["layers"], *([image["manifest"]] if manifests else [])]
-    }
-    return [*found.values()]  # type: ignore[list-item]
+def blobs(images: Iterable[Entry], manifests: bool = False, present: Iterable[str] = ()) -> list[Blob]:
+    """The files of images, each once, without the layers that are `present` there."""
+    there = set(present)
+    found: dict[str, Blob] = {}
+    for image in images:
+        for blob in [image["config"], *image["layers"], *([image["manifest"]] if manifests else [])]:
+            if blob["digest"] not in there:
+                found[blob["digest"]] = {"digest": blob["digest"], "size": blob["size"]}
+    return [*found.values()]
 
 
 def bundled(images: Iterable[Entry]) -> dict[str, dict[str, str]]:

@@ -19,10 +19,12 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest 
 from ansible_collections.jetson_k3s.cluster.plugins.modules import (
     containerd_kept_images,
     docker_kept_images,
+    docker_layers,
     registry_images,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import user_images
 
+from tests.lab import archive
 from tests.unit.roles.places import COLLECTION, Data
 from tests.unit.roles.playing import answer, play_text
 
@@ -35,13 +37,7 @@ def digest_of(data: bytes) -> str:
 
 def layer(seed: int, size: int = 20_000) -> bytes:
     """The tar of a layer that does not compress."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as tar:
-        content = random.Random(seed).randbytes(size)  # noqa: S311 - no secret
-        info = tarfile.TarInfo(f"file-{seed}")
-        info.size = size
-        tar.addfile(info, io.BytesIO(content))
-    return out.getvalue()
+    return archive.layer({f"file-{seed}": random.Random(seed).randbytes(size)})  # noqa: S311 - no secret
 
 
 def config_of(layers: Sequence[bytes], arch: str, *env: str) -> bytes:
@@ -65,11 +61,8 @@ def write(path: Path, files: dict[str, bytes]) -> str:
 
 def docker_archive(path: Path, name: str, layers: Sequence[bytes], arch: str = "arm64", *env: str) -> str:
     """An archive as Docker 24 writes it."""
-    config = config_of(layers, arch, *env)
-    members = {f"{number}/layer.tar": one for number, one in enumerate(layers)}
-    file = f"{hashlib.sha256(config).hexdigest()}.json"
-    entry = {"Config": file, "RepoTags": [name], "Layers": list(members)}
-    return write(path, {file: config, **members, "manifest.json": json.dumps([entry]).encode()})
+    archive.write_layers(path, name, arch, {"Env": list(env)}, layers)
+    return str(path)
 
 
 def oci_archive(path: Path, name: str, images: dict[str, Sequence[bytes]], packed: bool = True) -> str:
@@ -442,6 +435,20 @@ def test_containerd_pins_images_of_the_setting_and_releases_others() -> None:
 )
 def test_docker_removes_only_the_name_that_was_loaded(tags: list[str], removed: str | None) -> None:
     assert docker_kept_images.removable({"Id": "sha256:i", "RepoTags": tags}, "app:1") == removed
+
+
+@pytest.mark.parametrize(
+    ("present", "has"),
+    [([], []), (["base"], ["1"]), (["base", "app"], ["1", "2"]), (["app"], []), (["base", "other"], ["1"])],
+)
+def test_docker_gets_only_layers_that_it_lacks(present: list[str], has: list[str]) -> None:
+    layers = [{"digest": "1", "diff_id": "base"}, {"digest": "2", "diff_id": "app"}]
+    assert docker_layers.unneeded([{"layers": layers}], [["x"], present]) == has
+    # Another image has the same layers on top of others.
+    turned = {"layers": [{"digest": "0", "diff_id": "zero"}, *layers]}
+    assert docker_layers.unneeded([{"layers": layers}, turned], [["x"], present]) == []
+    sent = user_images.blobs([IMAGE], manifests=True, present=["sha256:l"])
+    assert [blob["digest"] for blob in sent] == ["sha256:c", "sha256:m"]
 
 
 FAKE_ENGINE = """\
