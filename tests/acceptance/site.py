@@ -83,9 +83,7 @@ def bring_registry(lab: str, jetpack: int) -> None:
 
 @contextmanager
 def shaped(lab: str, megabits: float) -> Iterator[None]:
-def bring_images(
-    lab: str, *archives: Path, architectures: Sequence[str] = (ARCH,)
-) -> list[dict[str, Any]]:
+    """Limit what goes from this machine to the boards of a lab, and not what boards send each other."""
     device = bridge(lab)
     shape = f"tbf rate {megabits}mbit burst 64kb latency 400ms".split()
     run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
