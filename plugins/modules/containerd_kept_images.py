@@ -6,9 +6,11 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import json
+import os
 from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest import full_name
 
 DOCUMENTATION = r"""
@@ -25,6 +27,10 @@ options:
     elements: dict
     required: true
     description: C(name) of the images that stay, and C(manifest) with its C(digest).
+  marker:
+    type: path
+    default: /var/lib/jetson-k3s/containerd-images
+    description: A file that is there as long as containerd keeps images.
 """
 
 RETURN = r"""
@@ -37,6 +43,8 @@ Run = Callable[..., Tuple[int, str, str]]
 CTR = ["k3s", "ctr", "--namespace=k8s.io", "images"]
 LABEL, PINNED = "io.github.jetson-k3s.keeps", "io.cri-containerd.pinned"
 OURS = "bundle"
+# Module jetson_facts reads it.
+MARKER = "/var/lib/jetson-k3s/containerd-images"
 LEAST_FIELDS = 4
 
 
@@ -99,7 +107,10 @@ def identities(run: Run, name: str) -> List[str]:
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
-        argument_spec={"images": {"type": "list", "elements": "dict", "required": True}},
+        argument_spec={
+            "images": {"type": "list", "elements": "dict", "required": True},
+            "marker": {"type": "path", "default": MARKER},
+        },
         supports_check_mode=True,
     )
 
@@ -119,6 +130,10 @@ def main() -> None:
             if not set(identities(module.run_command, name)) & set(in_use):
                 run("k3s", "crictl", "rmi", name)
                 removed.append(name)
+        if wanted and not os.path.exists(module.params["marker"]):
+            replace_file(module.params["marker"], "Images of bundle_images are pinned in containerd.\n")
+        elif not wanted and os.path.exists(module.params["marker"]):
+            os.unlink(module.params["marker"])
     module.exit_json(changed=bool(due.pinned or due.released), missing=due.missing, removed=removed)
 
 

@@ -595,7 +595,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
             settings["image"],
             board.takes("gpu_device_plugin"),
         ),
-        *user_images.findings(board.facts, board.bundle, settings["images"], host),
+        *user_images.findings(board.facts, board.bundle, settings.get("images", []), host),
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),

@@ -171,7 +171,7 @@ def supplied(
     bundle: Mapping[str, Any], boards: Iterable[str], hostvars: board_variables.Hostvars, host: str
 ) -> list[Entry]:
     """The images of the user for all boards that get their images from this host."""
-    if not bundle["images"]:
+    if not bundle.get("images"):
         return []
     known = {board: hostvars[board] for board in boards}
     found = {
