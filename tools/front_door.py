@@ -51,7 +51,7 @@ class Command:
 
 
 INSTALL = "install"
-SNAPSHOT, PREFLIGHT, TEST = "snapshot", "preflight", "test"
+SNAPSHOT, PREFLIGHT, TEST, CHECK_IMAGE = "snapshot", "preflight", "test", "check-image"
 COMPLETION = "completion"
 SHELLS = ("bash", "zsh")
 COMMANDS = {
@@ -62,6 +62,7 @@ COMMANDS = {
     "site": Command("Bring all boards to the state of the inventory"),
     "preflight": Command("Check each board, and change nothing"),
     SNAPSHOT: Command("Write what a board is into one archive, without secrets: snapshot BOARD"),
+    CHECK_IMAGE: Command("Compare an image with each board, before it is sent: check-image IMAGE [BOARD]"),
     "upgrade": Command("Upgrade K3s, node by node"),
     "backup": Command("Back up the control plane to this computer, encrypted", "server"),
     "restore": Command("Restore the cluster from a backup"),
@@ -301,9 +302,23 @@ def environment() -> dict[str, str]:
 
 
 def limited(arguments: Sequence[str]) -> list[str]:
-    """The arguments of `snapshot`, whose first one may be a board."""
+    """The arguments of a command whose first one may be a board."""
     board = bool(arguments) and not arguments[0].startswith("-")
     return ["--limit", arguments[0], *arguments[1:]] if board else list(arguments)
+
+
+def checked_image(arguments: Sequence[str]) -> list[str]:
+    """The arguments of `check-image`, which begin with an image. Raises RefusedError without one."""
+    if "-h" in arguments or "--help" in arguments:
+        return list(arguments)
+    if not arguments or arguments[0].startswith("-"):
+        raise RefusedError(
+            f"name the image first: {CHECK_IMAGE} app.tar.gz, or {CHECK_IMAGE} registry.example.com/app:1.0. "
+            "Nothing was done."
+        )
+    others = ["--limit" if one == "--boards" else one for one in limited(arguments[1:])]
+    others = [re.sub("^--boards=", "--limit=", one) for one in others]
+    return ["--extra-vars", json.dumps({"user_images_check": arguments[0]}), *others]
 
 
 def from_snapshot(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -329,6 +344,8 @@ def run(name: str, arguments: Sequence[str]) -> NoReturn:
     """Become ansible-playbook. Raises RefusedError."""
     if name == SNAPSHOT:
         arguments = limited(arguments)
+    elif name == CHECK_IMAGE:
+        arguments = checked_image(arguments)
     options, _ = known_options(name).parse_known_args(arguments)
     if options.help:
         sys.stdout.write(f"usage: ./jetson-k3s {name} [OPTION...]\n\n{COMMANDS[name].summary}.\n\n")

@@ -29,6 +29,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_verify_plan,
     host_kinds,
     host_names,
+    image_fit,
     image_supply,
     k3s,
     k3s_backup,
@@ -56,6 +57,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     run_lock,
     site,
     snapshot,
+    user_images,
 )
 
 MODULES = (
@@ -78,6 +80,7 @@ MODULES = (
     gpu_verify_plan,
     host_kinds,
     host_names,
+    image_fit,
     image_supply,
     k3s,
     k3s_backup,
@@ -105,6 +108,7 @@ MODULES = (
     run_lock,
     site,
     snapshot,
+    user_images,
 )
 
 

@@ -6,15 +6,19 @@ import json
 import os
 import re
 import tarfile
-from typing import Any, Dict, NamedTuple
+from typing import Any, Dict, List, NamedTuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_content import content_of_config
 
 BLOCK = 1 << 20
 LARGEST_DOCUMENT = 4 << 20  # what registries take for a manifest
 DIGEST = re.compile("^[0-9a-fA-F]{64}$")
-CONTROLLER = "controller"  # the only directory: wheels that no board gets
-NAME = re.compile("^({}/)?[^/]+$".format(CONTROLLER))
+CONTROLLER = "controller"  # wheels that no board gets
+IMAGES = "images"  # of the user: each layer in a file, and an index
+DIRECTORIES = (CONTROLLER, IMAGES)
+NAME = re.compile("^(({})/)?[^/]+$".format("|".join(DIRECTORIES)))
+IMAGE_INDEX = "images/index.json"
+IMAGE_FORMAT = 1
 
 
 JETSON_STATS = re.compile(r"^jetson_stats-(\d[^-]*)-")
@@ -53,6 +57,22 @@ def jtop(path: str) -> Dict[str, Any]:
             )
         )
     return {"jtop": {"version": stats[0].group(1), "wheels": wheels}}
+
+
+def image_index(path: str) -> List[Dict[str, Any]]:
+    """The images of the user in a bundle, as module bundle_images has written them. BundleError."""
+    file = os.path.join(path, IMAGE_INDEX)
+    if not os.path.exists(file):
+        return []
+    try:
+        with open(file, encoding="utf-8") as stream:
+            content = json.load(stream)
+        found = content["images"] if content.get("version") == IMAGE_FORMAT else None
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise BundleError("{} is not an index of images: {}".format(IMAGE_INDEX, error)) from None
+    if not isinstance(found, list):
+        raise BundleError("{} does not say `version: {}`".format(IMAGE_INDEX, IMAGE_FORMAT))
+    return found
 
 
 def parse_sums(text: str) -> Dict[str, str]:

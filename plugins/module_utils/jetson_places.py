@@ -53,7 +53,7 @@ PLACES = (
     Place("/var/lib/cni", ("k3s",), "addresses of pods", lasts=False),
     Place(
         "/var/lib/jetson-k3s",
-        ("gpu_device_plugin", "jtop", "nvidia_docker", "upload"),
+        ("gpu_device_plugin", "jtop", "nvidia_docker", "upload", "user_images"),
         "this project's files, uploads",
     ),
     Place("/var/lib/tegra-gpu-limit", ("gpu_device_plugin",), "limits of GPU memory"),

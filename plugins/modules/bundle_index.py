@@ -9,7 +9,7 @@ import yaml
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
-    CONTROLLER,
+    DIRECTORIES,
     BundleError,
     archived_images,
     jtop,
@@ -77,15 +77,15 @@ def describe(path: str, arch: str, k3s_version: Optional[str]) -> Data:
 
 
 def sums(path: str) -> str:
-    """The text of SHA256SUMS over the directory's other files, and the wheels of the controller."""
+    """The text of SHA256SUMS over the bundle's other files, its wheels and its images of the user."""
     names = [
         name
         for name in os.listdir(path)
-        if name not in (SUMS, SIGNATURE, CONTROLLER) and not name.startswith(".")
+        if name not in (SUMS, SIGNATURE, *DIRECTORIES) and not name.startswith(".")
     ]
-    wheels = os.path.join(path, CONTROLLER)
-    if os.path.isdir(wheels):
-        names += ["{}/{}".format(CONTROLLER, name) for name in os.listdir(wheels)]
+    for directory in DIRECTORIES:
+        if os.path.isdir(os.path.join(path, directory)):
+            names += ["{}/{}".format(directory, name) for name in os.listdir(os.path.join(path, directory))]
     names.sort()
     return "".join("{}  {}\n".format(sha256(os.path.join(path, name)), name) for name in names)
 

@@ -13,6 +13,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils import built_im
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
     BundleError,
     archived_images,
+    image_index,
     parse_sums,
     sha256,
 )
@@ -47,6 +48,7 @@ files:
   description: >-
     State of each file of SHA256SUMS by its name: C(sha256), C(error), and ids (C(images)) and identities
     (C(contents)) of images by name or C(packages) with their versions.
+images: {type: list, description: The images of the user, as module bundle_images describes them.}
 errors: {type: list, description: Reasons why the bundle cannot be used.}
 """
 
@@ -117,7 +119,8 @@ def check_wheels(versions: Data, sums: dict[str, str]) -> None:
 
 def inspect(path: str) -> Data:
     """Content of the bundle at path, and what is wrong with it."""
-    facts: Data = {"path": path, "wheels": path, "indexed": True, "versions": {}, "files": {}, "errors": []}
+    facts: Data = {"path": path, "wheels": path, "indexed": True}
+    facts.update({"versions": {}, "files": {}, "images": [], "errors": []})
     try:
         with open(os.path.join(path, "SHA256SUMS")) as handle:
             sums = parse_sums(handle.read())
@@ -126,6 +129,7 @@ def inspect(path: str) -> Data:
         }
         facts["versions"] = read_versions(os.path.join(path, "bundle.yml"))
         check_wheels(facts["versions"], sums)
+        facts["images"] = image_index(path)
     except (BundleError, OSError) as error:
         facts["errors"].append(str(error))
     return facts
@@ -147,6 +151,7 @@ def inspect_built(path: str, k3s_version: str, jtop: str = "") -> Data:
         "indexed": False,
         "versions": versions,
         "files": files,
+        "images": [],
         "errors": [],
     }
 

@@ -6,7 +6,7 @@ Runs on the board, therefore Python 3.6 compatible.
 """
 
 import json
-from typing import Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 
@@ -25,6 +25,11 @@ options:
     elements: str
     required: true
     description: Names of the images that stay. None takes the containers away.
+  remove:
+    type: bool
+    default: false
+    description: >-
+      Also remove the images of containers that are removed, unless another container or name needs them.
 """
 
 RETURN = r"""
@@ -50,6 +55,14 @@ def plan(images: Dict[str, Optional[str]], holders: List[Tuple[str, str]]) -> Tu
     return missing, [container for container, image in holders if image not in images.values()]
 
 
+def removable(image: Dict[str, Any], name: str) -> Optional[str]:
+    """What `docker image rm` is told of an image whose container was made for this name; None to leave it."""
+    tags = image.get("RepoTags") or []
+    if name in tags:
+        return name
+    return None if tags else str(image["Id"])
+
+
 def create_command(name: str, image: str) -> List[str]:
     """The command that makes the container of an image."""
     return ["docker", "create", "--label={}={}".format(LABEL, name), "--network=none", image, COMMAND]
@@ -61,6 +74,7 @@ def main() -> None:
         argument_spec={
             "name": {"type": "str", "required": True},
             "images": {"type": "list", "elements": "str", "required": True},
+            "remove": {"type": "bool", "default": False},
         },
         supports_check_mode=True,
     )
@@ -84,6 +98,12 @@ def main() -> None:
             run(*create_command(name, image))
         if outdated:
             run("docker", "rm", *outdated)
+        for one in found if module.params["remove"] else []:
+            code, out, _ = module.run_command(["docker", "image", "inspect", one["Image"]])
+            if one["Id"] in outdated and code == 0:
+                unused = removable(json.loads(out)[0], one["Config"]["Image"])
+                if unused:  # Docker refuses it while a container uses the image
+                    module.run_command(["docker", "image", "rm", unused])
     module.exit_json(changed=bool(missing or outdated), kept=missing)
 
 

@@ -244,6 +244,8 @@ def k3s_facts(commands: Commands, root: str, units: Dict[str, Unit]) -> Data:
         "node_ip": node_ip(root, files, given, server["command"] or agent["command"]),
         "certificates": certificate_facts(root, settings, unit, environment(root, unit), server["installed"]),
         "etcd": on_etcd(root),
+        # Of role user_images.
+        "kept_images": os.path.exists(os.path.join(root, "var/lib/jetson-k3s/containerd-images")),
         "agents_join_with": agents_join_with(root),
         # One that runs has joined again, or was started with other data since.
         "unfinished_restore": None if server["active"] else unfinished_restore(root),

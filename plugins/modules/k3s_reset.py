@@ -51,10 +51,12 @@ TREES = (
     "/run/flannel",
     "/var/lib/tegra-gpu-limit",
     "/var/lib/jetson-k3s/device-plugin",
+    "/var/lib/jetson-k3s/images",
     "/var/log/pods",
     "/var/log/containers",
 )
 FILES = (
+    "/var/lib/jetson-k3s/containerd-images",
     "/etc/rancher/k3s/k3s.yaml",
     "/etc/rancher/k3s/config.yaml.d/50-jetson-k3s.yaml",
     "/etc/rancher/k3s/jetson-k3s.env",

@@ -12,9 +12,16 @@ import posixpath
 import shutil
 import tarfile
 import zlib
-from typing import IO, Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import IO, Any, Dict, Iterable, Iterator, List, Sequence, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest import (
+    Blob,
+    blob_of,
+    hexadecimal,
+    manifest,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_store import registry_blob
 
 DOCUMENTATION = r"""
 module: registry_images
@@ -23,11 +30,18 @@ description:
   - Writes the files of Docker's registry program (distribution, C(registry/storage/paths.go)), which are the
     same from its version 2.0 to 3.0. So the registry itself never has to take anything from anybody.
   - Each image is in the repository C(jetson-k3s), with the hexadecimal part of its id as tag.
-  - Without O(archive) every other image goes.
+  - Without O(archive) every other image is deleted.
 options:
   path: {type: path, required: true, description: The registry's directory.}
   images: {type: list, elements: str, required: true, description: Ids of the images that it has to have.}
   archive: {type: path, description: A C(docker save) archive that has some of O(images).}
+  described:
+    type: list
+    elements: dict
+    default: []
+    description: >-
+      C(id), C(config) and C(layers) of those O(images) whose blobs module image_blobs puts into the
+      storage. They become images of the registry when all of their blobs are there, which stay until then.
 """
 
 RETURN = r"""
@@ -37,12 +51,6 @@ missing: {type: list, elements: str, description: Ids of those O(images) that th
 Data = Dict[str, Any]  # parsed JSON
 
 REPOSITORY = "jetson-k3s"
-MEDIA = "application/vnd.docker."
-MANIFEST, CONFIG, LAYER = (
-    MEDIA + "distribution.manifest.v2+json",
-    MEDIA + "container.image.v1+json",
-    MEDIA + "image.rootfs.diff.tar.gzip",
-)
 GZIP = b"\x1f\x8b"
 # For a site's network: the processor of a board is slower than it.
 LEVEL = 1
@@ -53,18 +61,11 @@ class ImageError(Exception):
     """An archive cannot be taken; the text says why."""
 
 
-class Blob(NamedTuple):
-    """A file of an image in the storage."""
-
-    digest: str
-    size: int
-
-
 class Store:
     """The storage below a directory. Digests and ids are `sha256:` and 64 hexadecimal digits."""
 
     def __init__(self, path: str) -> None:
-        root = os.path.join(path, "docker/registry/v2")
+        self.path, root = path, os.path.join(path, "docker/registry/v2")
         self.blobs = os.path.join(root, "blobs/sha256")
         self.layers = os.path.join(root, "repositories", REPOSITORY, "_layers/sha256")
         self.revisions = os.path.join(root, "repositories", REPOSITORY, "_manifests/revisions/sha256")
@@ -73,8 +74,7 @@ class Store:
 
     def blob(self, digest: str) -> str:
         """Path of a blob."""
-        name = digest.partition(":")[2]
-        return os.path.join(self.blobs, name[:2], name, "data")
+        return registry_blob(self.path, digest)
 
     def put(self, blocks: Iterable[bytes]) -> Blob:
         """Store a blob, durably and in one step; return its digest and size."""
@@ -104,20 +104,14 @@ class Store:
 
     def add(self, image: str, config: Blob, layers: List[Blob]) -> None:
         """Make an image of blobs that are there; its tag comes last."""
-        described = {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": {"mediaType": CONFIG, "digest": config.digest, "size": config.size},
-            "layers": [{"mediaType": LAYER, "digest": layer.digest, "size": layer.size} for layer in layers],
-        }
-        manifest, _ = self.put([json.dumps(described, sort_keys=True).encode("utf-8")])
+        described, _ = self.put([manifest(config, layers)])
         for blob in [config, *layers]:
-            self.link(os.path.join(self.layers, blob.digest.partition(":")[2]), blob.digest)
-        revision = manifest.partition(":")[2]
-        tag = os.path.join(self.tags, image.partition(":")[2])
-        self.link(os.path.join(self.revisions, revision), manifest)
-        self.link(os.path.join(tag, "index/sha256", revision), manifest)
-        self.link(os.path.join(tag, "current"), manifest)
+            self.link(os.path.join(self.layers, hexadecimal(blob.digest)), blob.digest)
+        revision = hexadecimal(described)
+        tag = os.path.join(self.tags, hexadecimal(image))
+        self.link(os.path.join(self.revisions, revision), described)
+        self.link(os.path.join(tag, "index/sha256", revision), described)
+        self.link(os.path.join(tag, "current"), described)
 
     def parts(self, image: str) -> List[str]:
         """Digests of all blobs of an image, its manifest first.
@@ -138,9 +132,17 @@ class Store:
             return []
         return [manifest, *(blob["digest"] for blob in blobs)]
 
-    def others(self, images: List[str]) -> List[str]:
-        """Directories that no image of these needs."""
-        parts = {digest.partition(":")[2] for image in images for digest in self.parts(image)}
+    def has(self, blobs: Iterable[Blob]) -> bool:
+        """Are all of the blobs there?"""
+        return all(
+            os.path.isfile(self.blob(digest)) and os.path.getsize(self.blob(digest)) == size
+            for digest, size in blobs
+        )
+
+    def others(self, images: List[str], described: Sequence[Data] = ()) -> List[str]:
+        """Directories that no image of these needs, nor one that is `described` and may not be complete."""
+        parts = {hexadecimal(digest) for image in images for digest in self.parts(image)}
+        parts |= {hexadecimal(blob.digest) for one in described for blob in blobs_of(one)}
         tags = {image.partition(":")[2] for image in images if self.parts(image)}
         blobs = [os.path.join(self.blobs, prefix) for prefix in names(self.blobs)]
         kept = [(self.tags, tags), (self.layers, parts), (self.revisions, parts)]
@@ -151,6 +153,11 @@ class Store:
             for name in names(directory)
             if name not in wanted
         ]
+
+
+def blobs_of(described: Data) -> List[Blob]:
+    """The blobs of an image of the bundle's index: its configuration first."""
+    return [blob_of(described["config"]), *map(blob_of, described["layers"])]
 
 
 def names(directory: str) -> List[str]:
@@ -234,20 +241,25 @@ def main() -> None:
             "path": {"type": "path", "required": True},
             "images": {"type": "list", "elements": "str", "required": True},
             "archive": {"type": "path"},
+            "described": {"type": "list", "elements": "dict", "default": []},
         },
         supports_check_mode=True,
     )
-    images, archive = module.params["images"], module.params["archive"]
+    images, archive, described = (module.params[name] for name in ("images", "archive", "described"))
     store = Store(module.params["path"])
     os.umask(0o022)  # the registry reads as another user
     missing = [image for image in images if not store.parts(image)]
-    others = [] if archive else store.others(images)
+    others = [] if archive else store.others(images, described)
     try:
         if not module.check_mode:
             for path in others:
                 shutil.rmtree(path)
             if archive and missing:
                 fill(store, archive, missing)
+            for one in described:
+                config, *layers = blobs_of(one)
+                if one["id"] in missing and store.has([config, *layers]):
+                    store.add(one["id"], config, layers)
     except (ImageError, OSError, tarfile.TarError, zlib.error, KeyError, ValueError) as error:
         module.fail_json(msg="{}: {}".format(archive or module.params["path"], error or type(error).__name__))
     left = [image for image in images if not store.parts(image)]

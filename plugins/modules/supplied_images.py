@@ -25,6 +25,11 @@ options:
     description: Name and identity (role image_content), for the containerd store.
     type: dict
     default: {}
+  seconds:
+    description: How long the pull of an image may take. The default is for the largest image of K3s, at 10
+    Mbit/s.
+    type: int
+    default: 900
 """
 
 RETURN = r"""
@@ -38,7 +43,6 @@ Run = Callable[..., Tuple[int, str, str]]  # AnsibleModule.run_command: exit sta
 # As role image_supply's registry_images writes them.
 REPOSITORY = "jetson-k3s"
 CONNECT_SECONDS = 5
-# The largest image, over a network of 10 Mbit/s.
 PULL_SECONDS = 900
 TIMED_OUT = 124  # timeout(1)
 
@@ -61,8 +65,8 @@ def reference(registry: str, image: str) -> str:
 class Docker:
     """The board's engine, spoken to by its command; `run` is AnsibleModule.run_command."""
 
-    def __init__(self, run: Run) -> None:
-        self.run = run
+    def __init__(self, run: Run, seconds: int = PULL_SECONDS) -> None:
+        self.run, self.seconds = run, seconds
 
     def identities(self, name: str) -> List[str]:
         """The id and the content of an image, by its name or its id; nothing if there is none."""
@@ -75,9 +79,9 @@ class Docker:
 
     def pull(self, name: str) -> str:
         """Why an image could not be pulled; empty if it was."""
-        code, out, err = self.run(["timeout", str(PULL_SECONDS), "docker", "pull", name])
+        code, out, err = self.run(["timeout", str(self.seconds), "docker", "pull", name])
         if code == TIMED_OUT:
-            return "not within {} s".format(PULL_SECONDS)
+            return "not within {} s".format(self.seconds)
         return (err.strip() or out.strip() or "exit status {}".format(code)) if code else ""
 
 
@@ -114,6 +118,7 @@ def main() -> None:
             "registry": {"type": "str", "required": True},
             "images": {"type": "dict", "required": True},
             "contents": {"type": "dict", "default": {}},
+            "seconds": {"type": "int", "default": PULL_SECONDS},
         },
         supports_check_mode=True,
     )
@@ -123,7 +128,8 @@ def main() -> None:
     reason = unreachable(registry)
     if reason:
         module.exit_json(changed=False, supplied=False, reason=reason)
-    changed, reason, wrong = supply(Docker(module.run_command), registry, images, module.params["contents"])
+    docker = Docker(module.run_command, module.params["seconds"])
+    changed, reason, wrong = supply(docker, registry, images, module.params["contents"])
     found = {"wrong": wrong} if wrong else {}
     module.exit_json(changed=changed, supplied=not reason and not wrong, reason=reason, **found)
 

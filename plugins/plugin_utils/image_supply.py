@@ -22,6 +22,8 @@ class Plan(TypedDict):
 
     archives: list[Archive]
     images: list[str]
+    described: list[Mapping[str, Any]]
+    """Images of the user, as the bundle's index has them."""
 
 
 class Removal(TypedDict):
@@ -33,17 +35,23 @@ class Removal(TypedDict):
     """Registries, as HOST:PORT, that the board trusts no longer."""
 
 
-def plan(bundle: Mapping[str, Any], arch: str) -> Plan:
-    """All images of the bundle for boards with this `uname -m`. `bundle` is what bundle_info has found."""
+def plan(bundle: Mapping[str, Any], arch: str, user_images: Iterable[Mapping[str, Any]] = ()) -> Plan:
+    """All images of the bundle for boards with this `uname -m`, and images of the user.
+
+    `bundle` is what bundle_info has found.
+    """
     suffix = f"-{board_release.architecture(arch)}.tar.gz"
     archives: list[Archive] = [
         {"name": name, "images": list(file["images"].values())}
         for name, file in bundle["files"].items()
         if name.endswith(suffix) and file.get("images")
     ]
+    described = list(user_images)
+    ids = {image for archive in archives for image in archive["images"]}
     return {
         "archives": archives,
-        "images": sorted({image for archive in archives for image in archive["images"]}),
+        "images": sorted(ids | {image["id"] for image in described}),
+        "described": described,
     }
 
 

@@ -40,6 +40,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_server,
     preflight_toolkit,
     proxy,
+    user_images,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
     Facts,
@@ -117,6 +118,8 @@ class Settings(TypedDict):
     labels: Facts
     """k3s_node_labels."""
     supply_host: str
+    images: list[str]
+    """bundle_images."""
     k3s_version: str
     server_config: Facts
     agent_config: Facts
@@ -705,6 +708,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
             settings["image"],
             board.takes("gpu_device_plugin"),
         ),
+        *user_images.findings(board.facts, board.bundle, settings.get("images", []), host),
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),

@@ -26,10 +26,22 @@ def any_supplies(hosts: Iterable[str], hostvars: Hostvars) -> bool:
     return any(supplies(hostvars[host]) for host in hosts)
 
 
+def loads(variables: Variables) -> bool:
+    """Whether a host gets images of the user (role user_images), or has those of a former run."""
+    jetson = variables["ansible_facts"]["jetson"]
+    kept = "bundle_images" in (jetson["docker"].get("kept") or {}) or jetson["k3s"].get("kept_images")
+    return bool(variables.get("bundle_images") or kept)
+
+
+def any_loads(hosts: Iterable[str], hostvars: Hostvars) -> bool:
+    """Whether role user_images has work on a host."""
+    return any(loads(hostvars[host]) for host in hosts)
+
+
 def any_changes(hosts: Iterable[str], hostvars: Hostvars) -> bool:
     """Whether role k3s has work on a board, or Docker there waits for a restart."""
     found = (hostvars[host] for host in hosts)
     return any(one.get("k3s_work") or one.get("nvidia_docker_restart_waits") for one in found)
 
 
-FILTERS = {"site_changes": any_changes, "site_supplies": any_supplies}
+FILTERS = {"site_changes": any_changes, "site_loads": any_loads, "site_supplies": any_supplies}

@@ -13,7 +13,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +27,7 @@ from images.arm64 import pack
 from tests.lab import board, bundle, inventory, workloads
 from tests.lab.board import Board
 from tests.lab.workloads import DEFAULT_ARCH as ARCH
+from tests.unit.roles.playing import answer
 from tools import debian
 from tools.engine import docker
 from tools.process import run
@@ -46,13 +47,17 @@ class Brought:
     size: int
 
 
+def bridge(lab: str) -> str:
+    """The interface of this machine in the network of a lab."""
+    return f"br-{docker('network', 'inspect', '--format={{.Id}}', board.network_name(lab))[:12]}"
+
+
 def crossed(lab: str) -> int:
     """Bytes so far between this machine and the boards of a lab, both ways.
 
     What boards send to each other crosses the bridge from port to port, and is no traffic of its interface.
     """
-    network = docker("network", "inspect", "--format={{.Id}}", board.network_name(lab))
-    statistics = Path(f"/sys/class/net/br-{network[:12]}/statistics")
+    statistics = Path(f"/sys/class/net/{bridge(lab)}/statistics")
     return sum(int((statistics / name).read_text()) for name in ("tx_bytes", "rx_bytes"))
 
 
@@ -74,6 +79,29 @@ def bring_registry(lab: str, jetpack: int) -> None:
         for deb in sorted(debian.package_files(*REGISTRY_PACKAGES).glob("*.deb")):
             tar.add(deb, deb.name)
     reindex(directory)
+
+
+@contextmanager
+def shaped(lab: str, megabits: float) -> Iterator[None]:
+    """Limit what goes from this machine to the boards of a lab, and not what boards send each other."""
+    device = bridge(lab)
+    shape = f"tbf rate {megabits}mbit burst 64kb latency 400ms".split()
+    run(["tc", "qdisc", "replace", "dev", device, "root", *shape])
+    try:
+        yield
+    finally:
+        run(["tc", "qdisc", "del", "dev", device, "root"])
+
+
+def bring_images(lab: str, *archives: Path, architectures: Sequence[str] = (ARCH,)) -> list[dict[str, Any]]:
+    """Put images of a user into the bundle of a lab, as bundle.yml does; return its index of them."""
+    directory = inventory.bundle_path(lab)
+    given = {"path": str(directory), "images": [*map(str, archives)], "architectures": [*architectures]}
+    said = answer("bundle_images", given)
+    assert not said.get("failed"), said
+    reindex(directory)
+    found: list[dict[str, Any]] = said["images"]
+    return found
 
 
 def bring_plugin(lab: str, tag: str) -> Brought:

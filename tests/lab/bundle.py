@@ -67,11 +67,8 @@ def write_release(bundle: Path, page: Path, version: str = "", arch: str = DEFAU
 
 
 def checksums(directory: Path) -> str:
-    lines = []
-    for path in sorted(directory.iterdir()):
-        if path.name != CHECKSUMS:
-            lines.append(f"{sha256(path)}  {path.name}\n")
-    return "".join(lines)
+    files = {str(path.relative_to(directory)): path for path in directory.rglob("*") if path.is_file()}
+    return "".join(f"{sha256(files[name])}  {name}\n" for name in sorted(files) if name != CHECKSUMS)
 
 
 def sha256(path: Path) -> str:

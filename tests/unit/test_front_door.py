@@ -195,6 +195,25 @@ def test_snapshot_takes_the_name_of_a_board(
     assert checkout.played == [["-i", "inventory", *expected, "playbooks/snapshot.yml"]]
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("app.tar.gz",), []),
+        (("app.tar.gz", "jetson-1"), ["--limit", "jetson-1"]),
+        (("app.tar.gz", "--boards", "agent", "-v"), ["--limit", "agent", "-v"]),
+        (("app.tar.gz", "--boards=agent"), ["--limit=agent"]),
+    ],
+)
+def test_check_image_takes_an_image_and_boards(
+    checkout: Checkout, words: tuple[str, ...], expected: list[str]
+) -> None:
+    assert checkout.typed("check-image", *words)[0] == 0
+    image = ["--extra-vars", json.dumps({"user_images_check": "app.tar.gz"})]
+    assert checkout.played == [["-i", "inventory", *image, *expected, "playbooks/check_image.yml"]]
+    status, said = checkout.typed("check-image", "--boards", "agent")
+    assert (status, "name the image first" in said) == (2, True)
+
+
 @pytest.mark.parametrize("form", [["--from", "a b.tar.gz"], ["--from=a b.tar.gz"]])
 def test_preflight_of_a_snapshot_needs_no_inventory_and_no_sudo(checkout: Checkout, form: list[str]) -> None:
     (checkout.path / "inventory").unlink()

@@ -30,6 +30,26 @@ def test_images_are_brought_if_a_board_builds_one_or_has_a_registry(variables: D
     assert site.any_supplies(["a", "b"], {"a": NOTHING, "b": NOTHING | variables}) is expected
 
 
+def keeping(docker: Data, k3s: Data) -> Data:
+    return {"ansible_facts": {"jetson": {"docker": docker, "k3s": k3s}}}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({}, False),
+        ({"bundle_images": []}, False),
+        ({"bundle_images": ["app.tar"]}, True),
+        (keeping({"kept": {"bundle_images": ["sha256:1"]}}, {}), True),
+        (keeping({"kept": {"tegra-device-plugin": ["sha256:1"]}}, {}), False),
+        (keeping({}, {"kept_images": True}), True),
+    ],
+)
+def test_images_of_the_user_are_loaded_if_a_board_gets_or_has_some(variables: Data, expected: bool) -> None:
+    nothing = keeping({"kept": {}}, {"kept_images": False})
+    assert site.any_loads(["a", "b"], {"a": nothing, "b": nothing | variables}) is expected
+
+
 @pytest.mark.parametrize(
     ("variables", "expected"),
     [
