@@ -92,6 +92,7 @@ nodes:
 # Of a DaemonSet's pods, by role gpu_device_plugin (plugin_utils).
 IMAGE, SETTINGS = "jetson-k3s.github.io/image-id", "jetson-k3s.github.io/config-sha256"
 # K3s' annotation of each node (pkg/nodeconfig).
+NAMESPACE = "--namespace=kube-system"
 ARGUMENTS = "k3s.io/node-args"
 # The answer to one review.
 ALLOWED = '{.status.allowed}{"\\n"}'
