@@ -136,7 +136,7 @@ DENIED: Data = {
     [
         (None, "nas", "existing-unreachable", "nas of the group [existing_server]: no answer"),
         (ANSWER | {"installed": False, "nodes": []}, "nas", "existing-unreachable", "is not a server there"),
-        (ANSWER | {"nodes": []}, "nas", "existing-unreachable", "does not run there"),
+        (ANSWER | {"nodes": [], "ca": ""}, "nas", "existing-unreachable", "does not run there"),
         (ANSWER | {"problem": "refused"}, existing.CONTROLLER, "existing-unreachable", "refused"),
         (ANSWER | {"ca": ""}, "nas", "existing-ca", "kube-root-ca.crt"),
         (
@@ -151,6 +151,10 @@ def test_finding_names_why_the_api_is_of_no_use(answer: Data, host: str, found: 
     (finding,) = preflight.access_findings(answer, host, [])
     assert finding["id"] == found
     assert says in finding["found"]
+
+
+def test_control_plane_without_a_node_answers() -> None:
+    assert preflight.access_findings(ANSWER | {"nodes": []}, "nas", []) == []
 
 
 def test_settings_that_need_more_rights_need_a_server() -> None:

@@ -485,7 +485,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     called: list[tuple[str, ...]] = []
     there = node() | {"metadata": {"labels": {"kept": "1", "old": "1", "new": "0"}}}
     items = [daemonset(PLUGIN), *REVISIONS, *OLD_PODS]
-    monkeypatch.setattr(node_module, "K3S", "/bin/sh")  # there is a K3s
+    monkeypatch.setattr(kubectl, "K3S", "/bin/sh")  # there is a K3s
     monkeypatch.setattr(node_module, "get", lambda *_: there)
     monkeypatch.setattr(node_module, "password", lambda _: None)
     monkeypatch.setattr(node_module, "wait_offered", lambda *_: there)
