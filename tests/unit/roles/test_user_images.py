@@ -365,6 +365,20 @@ def test_board_gets_the_images_of_its_setting(
     assert all(image["architecture"] == "arm64" for image in planned["images"])
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, False),
+        ({"docker": {"kept": {"a.tar.gz": ["x"]}}, "k3s": {}}, False),
+        ({"docker": {"kept": {"bundle_images": ["x"]}}}, True),
+        ({"docker": {"kept": 7}, "k3s": {"kept_images": True}}, True),
+        ({"docker": None, "k3s": "odd"}, False),
+    ],
+)
+def test_role_has_work_only_where_images_were_loaded(given: Data, kept: bool) -> None:
+    assert user_images.keeps(given) is kept
+
+
 def test_pull_of_a_large_image_may_take_longer() -> None:
     assert user_images.plan(facts(), BUNDLE, ["app.tar.gz"], "docker")["pull_seconds"] == 3000
     assert user_images.plan(facts(), BUNDLE, [], "docker")["pull_seconds"] == 900
