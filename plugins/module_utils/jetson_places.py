@@ -54,7 +54,7 @@ PLACES = (
     Place(
         "/var/lib/jetson-k3s",
         ("gpu_device_plugin", "jtop", "nvidia_docker", "upload", "user_images"),
-        "this project's files, uploads",
+        "our files, uploads",
     ),
     Place("/var/lib/tegra-gpu-limit", ("gpu_device_plugin",), "limits of GPU memory"),
     Place("/var/log", ("k3s",), "logs of pods", lasts=False),

@@ -82,7 +82,7 @@ _kubeconfig = [""]
 
 def use(params: Data) -> None:
     """Use the kubeconfig of a module's parameters, if one is given."""
-    _kubeconfig[0] = params["kubeconfig"] or ""
+    _kubeconfig[0] = params.get("kubeconfig") or ""
 
 
 def by_kubeconfig() -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import user_images
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import Hostvars, Variables
 
 
@@ -28,9 +29,8 @@ def any_supplies(hosts: Iterable[str], hostvars: Hostvars) -> bool:
 
 def loads(variables: Variables) -> bool:
     """Whether a host gets images of the user (role user_images), or has those of a former run."""
-    jetson = variables["ansible_facts"]["jetson"]
-    kept = "bundle_images" in (jetson["docker"].get("kept") or {}) or jetson["k3s"].get("kept_images")
-    return bool(variables.get("bundle_images") or kept)
+    facts = variables.get("ansible_facts", {}).get("jetson", {})
+    return bool(variables.get("bundle_images")) or user_images.keeps(facts)
 
 
 def any_loads(hosts: Iterable[str], hostvars: Hostvars) -> bool:

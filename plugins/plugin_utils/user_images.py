@@ -122,6 +122,14 @@ def plan(facts: Mapping[str, Any], bundle: Mapping[str, Any], setting: Iterable[
     }
 
 
+def keeps(facts: Mapping[str, Any]) -> bool:
+    """Whether an earlier run has loaded images on the board; its facts may be of any form."""
+    docker, k3s = facts.get("docker"), facts.get("k3s")
+    kept = docker.get("kept") if isinstance(docker, Mapping) else None
+    of_docker = isinstance(kept, Mapping) and KEPT in kept
+    return of_docker or (isinstance(k3s, Mapping) and bool(k3s.get("kept_images")))
+
+
 def named(images: Iterable[Entry], names: Iterable[str]) -> list[Entry]:
     """Those of the images that have one of these names, which are those of containerd."""
     known = set(names)

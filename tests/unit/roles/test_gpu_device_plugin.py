@@ -448,7 +448,7 @@ class KoordinatorCluster:
         self.applied: list[Data] = []
         monkeypatch.setattr(koordinator_device, "get", lambda kind, _name: self.objects.get(kind))
         monkeypatch.setattr(koordinator_device, "run", self.run)
-        monkeypatch.setattr("os.path.exists", lambda _path: True)
+        monkeypatch.setattr(koordinator_device, "has_kubectl", lambda: True)
 
     def run(self, verb: str, *_argv: str, stdin: str, accept: tuple[int, ...] = (0,)) -> str:
         wanted = json.loads(stdin)

@@ -171,7 +171,7 @@ def test_status_says_which_node_is_a_plain_host() -> None:
     node: Data = {"ready": True, "labels": {}, "capacity": {}, "allocatable": {}}
     observed: Data = {
         "nodes": [node | {"name": "server"}, node | {"name": "foreign"}],
-        **{name: [] for name in ("pods", "devices", "claims")},
+        **{name: [] for name in ("pods", "devices", "claims", "gpu_plugins")},
         "answers": {name: {"problem": "no pod of the device plugin"} for name in ("server", "foreign")},
     }
     found = gpu_status.status(observed, kinds)

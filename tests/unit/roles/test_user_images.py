@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import random
 import tarfile
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.modules import (
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import user_images
 
 from tests.lab import archive
+from tests.lab.bundle import checksums
 from tests.unit.roles.places import COLLECTION, Data
 from tests.unit.roles.playing import answer, play_text
 
@@ -363,6 +365,20 @@ def test_board_gets_the_images_of_its_setting(
     assert all(image["architecture"] == "arm64" for image in planned["images"])
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({}, False),
+        ({"docker": {"kept": {"a.tar.gz": ["x"]}}, "k3s": {}}, False),
+        ({"docker": {"kept": {"bundle_images": ["x"]}}}, True),
+        ({"docker": {"kept": 7}, "k3s": {"kept_images": True}}, True),
+        ({"docker": None, "k3s": "odd"}, False),
+    ],
+)
+def test_role_has_work_only_where_images_were_loaded(given: Data, kept: bool) -> None:
+    assert user_images.keeps(given) is kept
+
+
 def test_pull_of_a_large_image_may_take_longer() -> None:
     assert user_images.plan(facts(), BUNDLE, ["app.tar.gz"], "docker")["pull_seconds"] == 3000
     assert user_images.plan(facts(), BUNDLE, [], "docker")["pull_seconds"] == 900
@@ -476,3 +492,50 @@ def test_engine_gets_an_archive_that_both_engines_read(tmp_path: Path, bundle: P
     (described,) = index["manifests"]
     assert described["digest"] == entries[0]["manifest"]["digest"]
     assert described["annotations"] == {"io.containerd.image.name": "docker.io/library/app:1"}
+
+
+ROLE = """\
+- hosts: k3s_cluster
+  gather_facts: false
+  tasks:
+    - ansible.builtin.set_fact: {jetson: "{{ given }}", cacheable: true}
+    - COLLECTION.bundle_info: {path: "{{ bundle }}"}
+      register: preflight_bundle_info
+    - ansible.builtin.include_role: {name: COLLECTION.user_images}
+"""
+DOCKER_PROGRAM = """\
+#!/bin/sh
+echo "$*" >> "$SAID"
+case "$1 $2" in
+    load*) cat > /dev/null; touch "$SAID.loaded" ;;
+    'image inspect') [ -e "$SAID.loaded" ] && echo sha256:id ;;
+esac
+"""
+
+
+def test_role_sends_loads_and_keeps_what_docker_lacks(tmp_path: Path, bundle: Path) -> None:
+    """SIMULATED docker: it has an image once it has loaded one."""
+    bundled(bundle, docker_archive(tmp_path / "app.tar", "app:1", [BASE, FIRST]))
+    (bundle / "bundle.yml").write_text("{version: 1, k3s_version: v1, plugin_image: a, pause_image: b}")
+    (bundle / "SHA256SUMS").write_text(checksums(bundle))
+    program = tmp_path / "bin/docker"
+    program.parent.mkdir()
+    program.write_text(DOCKER_PROGRAM)
+    program.chmod(0o755)
+    given = facts({"running": True})
+    run = play_text(
+        tmp_path,
+        ROLE.replace("COLLECTION", COLLECTION),
+        groups={"k3s_cluster": {"jetson-1": {"given": given}}},
+        variables={
+            "bundle": str(bundle),
+            "bundle_images": ["elsewhere/app.tar"],
+            "__user_images_directory": str(tmp_path / "blobs"),
+        },
+        PATH=f"{program.parent}:{os.environ['PATH']}",
+        SAID=str(tmp_path / "said"),
+    )
+    said = (tmp_path / "said").read_text().splitlines()
+    kept = "create --label=io.github.jetson-k3s.keeps=bundle_images --network=none app:1 kept"
+    assert [line for line in said if line.startswith(("load", "create"))] == ["load", kept], run.stdout
+    assert not (tmp_path / "blobs").exists()
