@@ -46,7 +46,8 @@ class Cluster:
 
     def apply(self, *objects: Mapping[str, Any]) -> None:
         """Create objects, or change them."""
-        text = "\n---\n".join(map(json.dumps, objects))
+        # One document: kubectl 1.25 reads no second one in JSON.
+        text = json.dumps({"apiVersion": "v1", "kind": "List", "items": objects})
         apply = 'printf %s "$1" | k3s kubectl apply --filename=-'
         self.boards[0].exec("sh", "-c", apply, "sh", text)
 

@@ -26,11 +26,9 @@ def load(node: Board, engine: str = "containerd") -> None:
         settings = {"Entrypoint": ["/nvidia-device-plugin"]}
         archive.write(path, [IMAGE], arch, settings, {"nvidia-device-plugin": program.read_bytes()})
         docker("cp", str(path), f"{node.container}:/root/nvidia-plugin.tar.gz")
-    commands = {
-        "containerd": ("k3s", "ctr", "--namespace=k8s.io", "images", "import"),
-        "docker": ("docker", "load", "--input"),
-    }
-    node.exec(*commands[engine], "/root/nvidia-plugin.tar.gz")
+    # The ctr of K3s 1.25 reads no compressed archive.
+    commands = {"containerd": "k3s ctr --namespace=k8s.io images import -", "docker": "docker load"}
+    node.exec("bash", "-ec", f"set -o pipefail; gunzip < /root/nvidia-plugin.tar.gz | {commands[engine]}")
 
 
 def manifests(node: str, config: dict[str, Any]) -> list[dict[str, Any]]:

@@ -101,7 +101,7 @@ def test_every_step_has_the_name_of_its_role_as_tag() -> None:
     restarts = [task for task in tasks_of(SITE) if task.get("vars", {}).get("__rollout_role")]
     assert [{*one["tags"]} for one in restarts] == [{"nvidia_docker", "k3s"}] * 3
     # What the steps after it take their images from.
-    assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin"]
+    assert steps.pop("image_supply") == ["image_supply", "k3s", "gpu_device_plugin", "user_images"]
     included = [task for task in tasks_of(SITE) if "apply" in task.get("ansible.builtin.include_role", {})]
     assert included
     assert [one["ansible.builtin.include_role"]["apply"]["tags"] for one in included] == [

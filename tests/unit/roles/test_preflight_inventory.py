@@ -240,6 +240,7 @@ FOR_EACH_HOST = {
     "k3s_backup_file": "given with -e, for one run",
     "k3s_server_url": "of the server that makes the kubeconfig",
     "k3s_version": "of the first server, from hostvars; or of this computer, for a bundle",
+    "user_images_check": "given with -e, for one run",
     "kubeconfig_server": "of the server that makes the kubeconfig",
 }
 
