@@ -20,7 +20,8 @@ CHECKS = yaml.safe_load((CHECKOUT / "roles/gpu_verify/vars/main.yml").read_text(
 # Of findings that are code, the value of the key `id` is a constant, or a condition between constants.
 CODED = {
     part.value
-    for path in PLUGINS.glob("*/preflight_*.py")
+    for pattern in ("preflight_*.py", "image_fit.py", "user_images.py")
+    for path in PLUGINS.glob(f"*/{pattern}")
     if path.stem not in ("preflight_rules", "preflight_docker")  # the findings of rules that are data
     for node in ast.walk(ast.parse(path.read_text()))
     if isinstance(node, ast.Dict)

@@ -163,7 +163,7 @@ BUILD = """\
     - ansible.builtin.set_fact:
         jetson:
           {arch: aarch64, kernel: 5.15.148-tegra, soc: tegra234,
-           docker: {running: true, images: {}, contents: {}, kept: {}}}
+           docker: {running: true, images: {}, contents: {}, kept: {}, stand_by_settings: null}}
         cacheable: true
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.preflight, tasks_from: bundle}
     - ansible.builtin.import_role: {name: jetson_k3s.cluster.gpu_device_plugin, tasks_from: build}
