@@ -16,7 +16,10 @@ _RELEASE = re.compile(r"(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)")
 _IN_PROJECT = re.compile(r'^(version = ")([^"]*)(")$', re.MULTILINE)
 _IN_PACKAGE = re.compile(r'^(VERSION = ").*(")$', re.MULTILINE)
 _IN_YAML = re.compile(r"^((?:v|appV)ersion: ).*$", re.MULTILINE)
-NAMED = re.compile(r"(\btegra-device-plugin:|\?ref=v|--version )([0-9]+\.[0-9]+\.[0-9]+)\b")
+# Not the version of NVIDIA's chart.
+NAMED = re.compile(
+    r"(\btegra-device-plugin:|\?ref=v|(?<!/nvidia-device-plugin )--version )([0-9]+\.[0-9]+\.[0-9]+)\b"
+)
 
 
 def current() -> str:
