@@ -137,17 +137,17 @@ def join(boards: list[Board], cluster: Cluster, before: tuple[set[str], str, set
     assert starts(boards[:1]) == before[2]
 
 
+def pods_on_boards(cluster: Cluster) -> list[str]:
+    pods = cluster.get("pods", "--all-namespaces")["items"]
+    return [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName") in BOARDS]
+
+
 def leave(boards: list[Board], cluster: Cluster, before: tuple[set[str], str, set[str]]) -> None:
     """After a reset of the boards the cluster is as it was."""
     run_playbook(LAB, "reset.yml").checked()
     wait_until(lambda: objects(cluster) == before[0], "the cluster is as it was before", 60)
     # Kubernetes removes the pods of a deleted node after 40 s (pkg/controller/podgc).
     wait_until(lambda: not pods_on_boards(cluster), "no pod of the boards is left", 120)
-
-
-def pods_on_boards(cluster: Cluster) -> list[str]:
-    pods = cluster.get("pods", "--all-namespaces")["items"]
-    return [pod["metadata"]["name"] for pod in pods if pod["spec"].get("nodeName") in BOARDS]
     for one in boards[1:]:
         assert one.exec("sh", "-c", LEFT, check=False) == "", one.name
     assert boards[0].exec("sh", "-c", FILES) == before[1]
