@@ -62,3 +62,14 @@ def test_strict_mode_works_from_one_release_on(
     container = {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
     (tmp_path / "config.json").write_text(json.dumps(container))
     assert ("injected=/dev/null" in runtime.edit_container(tmp_path)) is gets
+
+
+def test_on_a_plain_host_there_is_no_toolkit_and_a_container_is_clamped_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "VERSION").write_text("none\n")
+    monkeypatch.setattr(runtime, "VERSION", tmp_path / "VERSION")
+    monkeypatch.setenv("CLAMP_ONLY", "1")
+    container = {"process": {"env": ["NVIDIA_VISIBLE_DEVICES=all"]}}
+    (tmp_path / "config.json").write_text(json.dumps(container))
+    assert "injected=nothing" in runtime.edit_container(tmp_path)

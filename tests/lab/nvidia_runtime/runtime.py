@@ -252,17 +252,20 @@ def own_capabilities() -> set[str]:
     return {f"CAP_{name}" for number, name in enumerate(CAPABILITIES) if mask >> number & 1}
 
 
+def injected(spec: dict[str, Any]) -> list[str]:
+    """Add the devices that the container requests; return the log's words on it."""
+    release = toolkit(VERSION.read_text())
+    request = requested(spec, Settings.read(CONFIG) if release.honours_keys else Settings())
+    done = ",".join(inject(spec, *injection())) or "nothing new" if wants_gpu(request, release) else "nothing"
+    return [f"request={request}", f"injected={done}"]
+
+
 def edit_container(bundle: Path) -> str:
     """Change the config.json of a container about to be made; return the log's words on it."""
     path = bundle / "config.json"
     spec = json.loads(path.read_text())
-    release = toolkit(VERSION.read_text())
-    request = requested(spec, Settings.read(CONFIG) if release.honours_keys else Settings())
-    said = [f"name={environment(spec).get('HOSTNAME') or spec.get('hostname', '')}", f"request={request}"]
-    if wants_gpu(request, release) and "CLAMP_ONLY" not in os.environ:
-        said.append(f"injected={','.join(inject(spec, *injection())) or 'nothing new'}")
-    else:
-        said.append("injected=nothing")
+    said = [f"name={environment(spec).get('HOSTNAME') or spec.get('hostname', '')}"]
+    said += ["injected=nothing"] if "CLAMP_ONLY" in os.environ else injected(spec)
     said += clamp_words(clamp(spec["process"], own_capabilities()))
     replace_json(path, spec)
     return " ".join(said)
