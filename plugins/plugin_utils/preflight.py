@@ -762,7 +762,8 @@ def outcome(board: Board, tables: Tables, now: float) -> Outcome:
 # Texts are marked as unsafe here, because up to ansible-core 2.18 those of `hostvars` lose their mark.
 FILTERS = {
     "preflight_compatibility": lambda *given: unsafe(compatibility(Board(*given[:-1]), given[-1])),
-    "preflight_fleet": lambda *given: unsafe(json.dumps(fleet_of(*given))),
+    # The space: ansible-core 2.16 makes a dictionary of a text that begins with a brace.
+    "preflight_fleet": lambda *given: unsafe(" " + json.dumps(fleet_of(*given))),
     "preflight_node_findings": lambda *given: unsafe(node_findings(*given)),
     "preflight_node_name": lambda *given: unsafe(node_name(*given)),
     "preflight_outcome": lambda *given: unsafe(outcome(Board(*given[:-2]), *given[-2:])),
