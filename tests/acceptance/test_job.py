@@ -195,7 +195,7 @@ def test_boards_are_judged_each_by_its_own_job(boards: list[Board], cluster: Clu
     finally:
         board.start(last)
     assert tested.code == 1, tested.said
-    assert tested.statuses == {"jetson-1": "failed", "jetson-2": "failed", "jetson-3": "unverified"}
+    assert tested.statuses == {"jetson-1": "failed", "jetson-2": "failed", "jetson-3": "error"}
     assert tested.check("jetson-1")["reason"] == "the job ended with exit status 1"
     assert "assert 1 == 2" in json.dumps(tested.check("jetson-1")["diagnosis"])
     assert tested.check("jetson-2")["reason"] == "the job did not end within 180 s"

@@ -96,8 +96,9 @@ def test_job_runs_on_every_board_with_its_output_and_its_files(lab: Lab, line: s
 
 
 def test_boards_are_judged_each_by_its_own_job(lab: Lab) -> None:
-    """One fails, one restarts in the middle, one passes."""
+    """One fails, one restarts in the middle and does not answer after that, one passes."""
     faults = [observed("jetson-2", **ended(3)), observed("jetson-3", node={"boot_id": "boot 2"})]
+    faults.append(fault("jetson-3", "run_lock", {"unreachable": True}, state="released"))
     run = lab.test(faults=faults)
     assert run.code == 2, run.said
     assert lab.index() == {"jetson-1": "passed", "jetson-2": "failed", "jetson-3": "error"}
