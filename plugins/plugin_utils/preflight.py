@@ -282,13 +282,12 @@ def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
     """What each board is compared with. `answered` are the results of k3s_nodes."""
     variables = {host: hostvars[host] for host in run["reached"]}
     facts = board_variables.facts_of(run["reached"], variables)
-    members = run["groups"].get("server", [])
     return {
         "facts": {host: parts for host, one in facts.items() if (parts := compared(one))},
         "named": [host for host, one in variables.items() if flag(one.get("jetson_set_hostname", False))],
         "nodes": [
             {key: plain(node[key]) for key in ("name", "board", "machine_id", "addresses")}
-            for node in nodes_of(preflight_k3s.answers_of(answered, members))
+            for node in nodes_of(preflight_k3s.answers_of(answered, []))
         ],
     }
 
@@ -640,7 +639,11 @@ def findings_of_second_plugin(board: Board) -> list[Finding]:
     """NVIDIA's device plugin on the node, where this project's is to offer the GPU."""
     answers = [answer for answer in board.answers.values() if answer]
     plugins: list[Facts] = next((found for answer in answers if (found := answer.get("gpu_plugins"))), [])
-    nodes = (node.get("labels", {}) for node in board.nodes if node["name"] == board.name)
+    if not plugins:
+        return []
+    # Not board.nodes, which have only what boards are compared by.
+    everywhere = nodes_of(board.answers)
+    nodes = (node.get("labels", {}) for node in everywhere if node["name"] == board.name)
     own: Facts = next(nodes, {})
     given = board.settings["labels"]
     if not board.is_board:

@@ -162,16 +162,6 @@ def test_nvidias_plugin_comes_after_the_boards(boards: list[Board], cluster: Clu
     cluster.kubectl("label", "node", XAVIER, f"{PRESENT}=true")
     install(cluster, VALUES["affinity"])
     wait_for(cluster, PLAIN)
-    # As the fix says: the kubelet does not return to the plugin that it had left.
-    cluster.kubectl(
-        *(
-            "--namespace=kube-system",
-            "delete",
-            "pod",
-            "--selector=app.kubernetes.io/name=tegra-device-plugin",
-        ),
-        f"--field-selector=spec.nodeName={XAVIER}",
-    )
     wait_for_gpus(cluster, {PLAIN: 1, XAVIER: 1})
     assert problems(tmp_path) == {PLAIN: [], XAVIER: []}
     assert run_playbook(LAB, "preflight.yml").checked().recap[XAVIER].failed == 0

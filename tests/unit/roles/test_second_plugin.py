@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from typing import Any
 
 import pytest
@@ -147,7 +149,10 @@ def findings(
     answer = {"item": SERVER, "installed": True, "version": "", "ranges": {}, "nodes": own}
     answer |= {"gpu_plugins": list(plugins)}
     planned = board(name, found={"nodes": [answer]}, labels=given or {}, **of_board)
-    found = preflight.findings(planned, TABLES, NOW)
+    # As in a run: of other boards, a board knows what it is compared with.
+    fleet = json.dumps(preflight.fleet_of(planned.run, planned.hostvars, [answer]))
+    run: Any = {**planned.run, "fleet": fleet}
+    found = preflight.findings(dataclasses.replace(planned, run=run), TABLES, NOW)
     return [one for one in found if one["id"].startswith("second-device-plugin")]
 
 
