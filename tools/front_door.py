@@ -120,6 +120,7 @@ options:
 
 .venv/bin/python playbooks/hil.py --help has all options.
 """
+OWN_OPTIONS = {PREFLIGHT: ["--from"], CHECK_IMAGE: ["--boards"]}
 
 
 def playbook(name: str) -> Path:
@@ -422,12 +423,13 @@ def candidates(words: Sequence[str], boards: Callable[[Sequence[str]], Iterable[
         found = (INSTALL, *COMMANDS, COMPLETION, "--help")
     elif before == [COMPLETION]:
         found = SHELLS
-    elif before[0] in COMMANDS and before[-1] in ("-l", "--limit"):
+    elif before[0] in COMMANDS and before[-1] in ("-l", "--limit", "--boards"):
         found = boards(before[:-1])
     elif before[0] in COMMANDS and last.startswith("-"):
-        found = re.findall(r"--[a-z-]+(?= )", OPTIONS.partition("\n\n")[0])
-        found += ["--from"] if before == [PREFLIGHT] else []
-    elif before == [SNAPSHOT]:
+        text = TEST_OPTIONS if before[0] == TEST else OPTIONS
+        found = re.findall(r"--[a-z-]+(?=[ ,])", text.partition("\n\n")[0])
+        found += OWN_OPTIONS.get(before[0], ())
+    elif before == [SNAPSHOT] or (before[0] == CHECK_IMAGE and len(before) == 2):
         found = boards(before)
     return [one for one in found if one.startswith(last)]
 

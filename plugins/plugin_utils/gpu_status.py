@@ -248,8 +248,8 @@ def _unused(holder: dict[str, Any], node: dict[str, Any]) -> Iterator[str]:
         since = f"{holder['unused_since']} ({holder['unused_seconds']} s)"
         yield (
             f"{pod} has the GPU and has not used it since {since}. Probable cause: the CUDA of its image "
-            f"does not fit {l4t}, and the program runs on the CPU. Compare CUDA_VERSION of the image with "
-            "the base images in docs/pods.md. Other causes: docs/unused-gpu.md"
+            f"does not fit {l4t}, and the program runs on the CPU. Compare the image with the board: "
+            f"./jetson-k3s check-image IMAGE {node['name']}. Other causes: docs/unused-gpu.md"
         )
 
 

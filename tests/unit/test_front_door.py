@@ -520,6 +520,11 @@ class Shell:
         ("jetson-k3s status --limit=ag", "jetson-k3s status --limit=agent "),
         ("jetson-k3s verify -i other/inventory -l n", "jetson-k3s verify -i other/inventory -l nano "),
         ("jetson-k3s status -i oth", "jetson-k3s status -i other/"),
+        ("jetson-k3s test --job job.yaml --boa", "jetson-k3s test --job job.yaml --boards "),
+        ("jetson-k3s test --boards ag", "jetson-k3s test --boards agent "),
+        ("jetson-k3s test --prov", "jetson-k3s test --provision "),
+        ("jetson-k3s check-image app.tar --boards=ag", "jetson-k3s check-image app.tar --boards=agent "),
+        ("jetson-k3s check-image app.tar ag", "jetson-k3s check-image app.tar agent "),
         ("jetson-k3s completion z", "jetson-k3s completion zsh "),
     ],
 )

@@ -76,7 +76,7 @@ def test_container_that_does_not_use_its_gpu_has_a_line() -> None:
     lines = filters.table(status_with(json.dumps(answer), pod("p"), pod("q"))).splitlines()
     (line,) = (one.strip() for one in lines if "not used" in one)
     assert line.startswith(f"n/p on a has the GPU and has not used it since {since} (725 s). Probable cause:")
-    assert "does not fit L4T L4T" in line
+    assert "does not fit L4T L4T" in line and "./jetson-k3s check-image IMAGE a." in line
     for row in answer["containers"]:  # of a plugin of the last release
         del row["unused_since"], row["unused_seconds"]
     assert "not used" not in filters.table(status_with(json.dumps(answer), pod("p"), pod("q")))
