@@ -429,7 +429,7 @@ def candidates(words: Sequence[str], boards: Callable[[Sequence[str]], Iterable[
         text = TEST_OPTIONS if before[0] == TEST else OPTIONS
         found = re.findall(r"--[a-z-]+(?=[ ,])", text.partition("\n\n")[0])
         found += OWN_OPTIONS.get(before[0], ())
-    elif before == [SNAPSHOT] or (before[0] == CHECK_IMAGE and len(before) == 2):
+    elif before == [SNAPSHOT] or before[:-1] == [CHECK_IMAGE]:
         found = boards(before)
     return [one for one in found if one.startswith(last)]
 

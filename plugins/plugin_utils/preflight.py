@@ -487,6 +487,13 @@ def compatibility_facts(board: Board, tables: Tables) -> Facts:
         "role": board.role,
         "host_kind": settings["host_kind"],
         "container_runtime": settings["container_runtime"],
+        "user_images": user_images.space(
+            board.facts,
+            board.bundle,
+            settings.get("images", []),
+            settings["container_runtime"],
+            bool(settings["supply_host"]),
+        ),
         "strict": flag(settings["strict"]),
         "gpu_device_plugin_api": settings["api"],
         "gpu_device_plugin_config": settings["config"],

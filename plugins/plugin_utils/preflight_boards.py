@@ -45,6 +45,9 @@ def judged_disks(facts: Facts) -> list[tuple[int, Finding]]:
     runtime = facts["container_runtime"]
     there = facts["k3s"]["version"] == facts["bundle"].get("k3s_version")
     needs = {} if there else dict(INSTALLED.get(runtime, {}))
+    engine = "docker" if runtime == "docker" else "k3s"
+    for name, size in ((engine, facts["user_images"]["stored"]), ("uploads", facts["user_images"]["sent"])):
+        needs[name] = needs.get(name, 0) + size
     if "docker" in needs:
         needs[images_disk(facts)] = needs.pop("docker")
     places: dict[int, list[str]] = {}
@@ -62,7 +65,7 @@ def judged_disks(facts: Facts) -> list[tuple[int, Finding]]:
         finding = {
             "id": "disk-full" if full else "disk-eviction",
             "found": f"{free / 1e9:.1f} of {total / 1e9:.1f} GB free on the disk with {where}",
-            "expected": f"{need / 1e9:.1f} GB for K3s, its images and their archives"
+            "expected": f"{need / 1e9:.1f} GB for K3s, images and their archives"
             if full
             else f"{(need + kept) / 1e9:.1f} GB: where less than 5 % are free, the kubelet evicts pods",
             "fix": "Make room. " + larger_disk(names, facts, needs),

@@ -122,6 +122,24 @@ def plan(facts: Mapping[str, Any], bundle: Mapping[str, Any], setting: Iterable[
     }
 
 
+def space(
+    facts: Mapping[str, Any], bundle: Mapping[str, Any], setting: Iterable[str], runtime: str, supplied: bool
+) -> dict[str, int]:
+    """Bytes that the images of a board take at least: `stored` by its engine, and `sent` on their way there.
+
+    An engine unpacks layers, so it needs no less than they have. Later versions share layers with earlier
+    ones, and facts do not name those: on a board that keeps images already, nothing is counted. Images that
+    the registry of the site has supplied are not sent from this computer.
+    """
+    planned = plan(facts, bundle, setting, runtime)
+    missing = planned["images"] if runtime == "containerd" else planned["lacking"]
+    if keeps(facts) or not missing:
+        return {"stored": 0, "sent": 0}
+    sizes = [sum(blob["size"] for blob in blobs([image])) for image in missing]
+    stored = sum(blob["size"] for blob in blobs(missing))
+    return {"stored": stored, "sent": 0 if supplied and runtime == "docker" else max(sizes)}
+
+
 def keeps(facts: Mapping[str, Any]) -> bool:
     """Whether an earlier run has loaded images on the board; its facts may be of any form."""
     docker, k3s = facts.get("docker"), facts.get("k3s")

@@ -27,8 +27,8 @@ class Run:
 
     @property
     def said(self) -> str:
-        """The output as one line, wherever Ansible has broken it."""
-        return " ".join(self.stdout.split())
+        """The output as one line, wherever Ansible has broken it, and without YAML's second apostrophe."""
+        return " ".join(self.stdout.split()).replace("''", "'")
 
 
 def write_inventory(directory: Path, groups: Mapping[str, Iterable[str]], **variables: Any) -> Path:

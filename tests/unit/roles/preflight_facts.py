@@ -104,6 +104,7 @@ GOOD: dict[str, Any] = {
     "role": "server",
     "host_kind": "board",
     "container_runtime": "docker",
+    "user_images": {"stored": 0, "sent": 0},
     "flannel_backend": "vxlan",
     "network_policy": True,
     "strict": False,

@@ -76,6 +76,19 @@ THERE = {"k3s__version": GOOD["bundle"]["k3s_version"]}
         ({"docker": {"read_only": True}}, {}, ["disk-volatile"]),
         ({"docker": {"type": "tmpfs"}}, {"container_runtime": "containerd"}, []),
         ({"docker": {"filesystem": 2, "total_bytes": 10**9, "free_bytes": 10**8}}, THERE, []),
+        # The first images of the user, where K3s is there already.
+        (EVERYWHERE, THERE | {"user_images": {"stored": 13 * 10**8, "sent": 0}}, ["disk-eviction"]),
+        (EVERYWHERE, THERE | {"user_images": {"stored": 10**9, "sent": 10**9 + 1}}, ["disk-full"]),
+        (
+            {"docker": {"filesystem": 2} | SMALL},
+            THERE | {"user_images": {"stored": 3 * 10**9, "sent": 0}},
+            ["disk-full"],
+        ),
+        (
+            {"k3s": {"filesystem": 2} | SMALL},
+            THERE | {"container_runtime": "containerd", "user_images": {"stored": 3 * 10**9, "sent": 0}},
+            ["disk-full"],
+        ),
     ],
 )
 def test_disk_space_is_checked(changed: Data, more: Data, ids: list[str]) -> None:

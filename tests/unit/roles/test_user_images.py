@@ -379,6 +379,30 @@ def test_role_has_work_only_where_images_were_loaded(given: Data, kept: bool) ->
     assert user_images.keeps(given) is kept
 
 
+LOADED = {"images": {"app:1": "sha256:id"}, "kept": {"bundle_images": ["sha256:id"]}}
+
+
+@pytest.mark.parametrize(
+    ("board", "setting", "runtime", "supplied", "needed"),
+    [
+        (facts(), ["app.tar.gz"], "docker", False, (3_000_000_002, 3_000_000_002)),
+        # The two share their layers, and one after the other is sent.
+        (facts(), ["app.tar.gz", "r/b:1@sha256:x"], "docker", False, (3_000_000_002, 3_000_000_002)),
+        (facts(), ["app.tar.gz"], "docker", True, (3_000_000_002, 0)),
+        (facts(), ["app.tar.gz"], "containerd", True, (3_000_000_002, 3_000_000_002)),
+        (facts(), [], "containerd", False, (0, 0)),
+        (facts(LOADED), ["app.tar.gz"], "docker", False, (0, 0)),
+        (facts(LOADED), ["r/b:1@sha256:x"], "docker", False, (0, 0)),
+        (facts(k3s={"kept_images": True}), ["app.tar.gz"], "containerd", False, (0, 0)),
+    ],
+)
+def test_first_images_need_space(
+    board: Data, setting: list[str], runtime: str, supplied: bool, needed: tuple[int, int]
+) -> None:
+    space = user_images.space(board, BUNDLE, setting, runtime, supplied)
+    assert (space["stored"], space["sent"]) == needed
+
+
 def test_pull_of_a_large_image_may_take_longer() -> None:
     assert user_images.plan(facts(), BUNDLE, ["app.tar.gz"], "docker")["pull_seconds"] == 3000
     assert user_images.plan(facts(), BUNDLE, [], "docker")["pull_seconds"] == 900
