@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tegra_device_plugin.board import cdi
-from tegra_device_plugin.board.detection import Detection
+from tegra_device_plugin.board.detection import POWER_MODE_DIRECTORY, Detection
 from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.options import ConfigError
@@ -158,5 +158,5 @@ def mounted_directories(settings: PluginSettings) -> Iterator[Path]:
     kubelet = settings.device_plugin_dir.parent
     yield from (settings.device_plugin_dir, driver_conflict.dra_directory(kubelet), kubelet / "pod-resources")
     yield settings.gpu_limit_dir
-    host = (cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, koordinator.DIRECTORY, jtop.DIRECTORY)
+    host = (cdi.DIRECTORY, cdi.RUNTIME_DIRECTORY, koordinator.DIRECTORY, jtop.DIRECTORY, POWER_MODE_DIRECTORY)
     yield from mounts.on_host(settings.host_root, *host)

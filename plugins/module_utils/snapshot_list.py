@@ -52,6 +52,9 @@ _OF_DEVFREQ = """
 _OF_ZONE = (
     "mode policy subsystem temp trip_point_[0-9]*_hyst trip_point_[0-9]*_temp trip_point_[0-9]*_type type"
 ).split()
+_OF_MONITOR = (
+    "name in[0-9]*_label in[0-9]*_input curr[0-9]*_input power[0-9]*_input oc[0-9]*_event_cnt"
+).split()
 
 FILES = (
     Files(
@@ -64,6 +67,16 @@ FILES = (
             *("{}/{}".format(gpu, name) for gpu in _GPUS for name in _OF_GPU),
             *("/sys/class/devfreq/*/{}".format(name) for name in _OF_DEVFREQ),
             *("/sys/class/thermal/thermal_zone*/{}".format(name) for name in _OF_ZONE),
+            # Power, throttling: what the plugin's boardMetrics read.
+            *(
+                "/sys/class/thermal/cooling_device*/{}".format(name)
+                for name in ("cur_state", "max_state", "type")
+            ),
+            *("/sys/class/hwmon/hwmon*/{}".format(name) for name in _OF_MONITOR),
+            *(
+                "/sys/bus/i2c/drivers/ina3221x/*/iio:device*/{}".format(name)
+                for name in ("rail_name_[0-9]*", "in_power[0-9]*_input")
+            ),
             *(
                 "/sys/module/{}/{}".format(name, one)
                 for name in ("nvgpu", "nvidia")

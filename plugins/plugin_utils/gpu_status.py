@@ -86,7 +86,7 @@ def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> d
         ],
         "other_plugins": [f"{pod['namespace']}/{pod['name']}" for pod in others],
         "two_plugins": [
-            f"{second_plugin.title(pod)} runs here, too. {second_plugin.repair(pod, node['name'], kind)}"
+            f"{second_plugin.title(pod)} runs here, too. {second_plugin.remedy(pod, node['name'], kind)}"
             for pod in others
             if not foreign
         ],

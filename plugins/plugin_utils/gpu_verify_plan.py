@@ -96,6 +96,8 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
             "node": settings["node"],
             "kind": settings["kind"],
             **{name: jetson.get(name) for name in IDENTITY},
+            # Of nvpmodel, {"id": 2, "name": "MODE_30W"}: the GPU's clock and multiprocessors depend on it.
+            "power_mode": jetson.get("power_mode"),
         },
         "simulated": bool(jetson["simulated"] or bundle["versions"].get("simulated")),
     }

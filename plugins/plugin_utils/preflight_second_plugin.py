@@ -69,18 +69,6 @@ def remedy(plugin: Facts, node: str, kind: str | None) -> str:
     )
 
 
-def repair(plugin: Facts, node: str, kind: str | None) -> str:
-    """The same for a node on which NVIDIA's pod runs: the kubelet does not return to the plugin before."""
-    if kind == host_kinds.PLAIN:
-        return remedy(plugin, node, kind)
-    return (
-        f"{remedy(plugin, node, kind)} "
-        "When its pod has gone, restart the plugin of this project there: sudo k3s kubectl --namespace "
-        "kube-system delete pod --selector app.kubernetes.io/name=tegra-device-plugin "
-        f"--field-selector spec.nodeName={node}"
-    )
-
-
 def matches(expression: Mapping[str, Any], labels: Labels) -> bool:
     """Do the labels meet an expression of a node affinity (apimachinery, pkg/labels/selector.go)?"""
     key, operator, values = expression["key"], expression["operator"], expression.get("values") or []
@@ -148,7 +136,7 @@ def findings_of_board(name: str, labels: Labels, plugins: Iterable[Facts]) -> li
                 "id": "second-device-plugin" if runs else "second-device-plugin-selects",
                 "found": f"{title(plugin)} {state.format(name)}, whose GPU is for the plugin of this project",
                 "expected": EXPECTED,
-                "fix": (repair if runs else remedy)(plugin, name, host_kinds.BOARD),
+                "fix": remedy(plugin, name, host_kinds.BOARD),
             }
         )
     return findings

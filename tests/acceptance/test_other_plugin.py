@@ -139,16 +139,6 @@ def test_values_file_takes_nvidias_plugin_off_the_board(
 ) -> None:
     install(cluster, VALUES["affinity"])
     wait_for(cluster, PLAIN)
-    # As the fix says: the kubelet does not return to the plugin that it had left.
-    cluster.kubectl(
-        *(
-            "--namespace=kube-system",
-            "delete",
-            "pod",
-            "--selector=app.kubernetes.io/name=tegra-device-plugin",
-        ),
-        f"--field-selector=spec.nodeName={XAVIER}",
-    )
     wait_for_gpus(cluster, {PLAIN: 1, XAVIER: 1})
     assert problems(tmp_path) == {PLAIN: [], XAVIER: []}
     run_playbook(LAB, "site.yml").checked()

@@ -45,6 +45,7 @@ THOR = {
     f"{HWMON}/hwmon0/curr1_input": "1000",
     f"{HWMON}/hwmon0/power1_input": "18500000",
 }
+POWER_MODE = {"var/lib/nvpmodel/status": "pmode:0002"}
 COOLING = {"cpufreq-cpu0": "0", "thermal-devfreq-0": "2", "pwm-fan": "3", "cpu-throttle-alert": "1"}
 
 
@@ -55,7 +56,7 @@ def add(root: Path, files: Mapping[str, str] = ORIN) -> None:
         for number, (kind, state) in enumerate(COOLING.items())
         for name, value in (("type", kind), ("cur_state", state))
     }
-    for name, value in {**files, **cooling}.items():
+    for name, value in {**files, **cooling, **POWER_MODE}.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f"{value}\n")

@@ -156,6 +156,11 @@ class FakeKubelet(Awaited):
         (client,) = self.clients.values()
         return client
 
+    @property
+    def live(self) -> list[Client]:
+        """The clients with a stream: also those that it does not use any more."""
+        return [client for client in self._all if client.live]
+
     async def cut(self) -> None:
         """Break the connection, as a fault of either side would; the kubelet goes on."""
         await self.client.channel.close()
@@ -274,6 +279,7 @@ class FakeKubelet(Awaited):
         elif current is client:
             self._mark_unhealthy(client.resource)
         elif self.generation == "1.26":
+            current.live = False
             await current.channel.close()  # found by resource name alone: the newcomer is dropped
         self._note()
 

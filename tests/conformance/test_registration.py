@@ -16,7 +16,9 @@ from tegra_device_plugin.kubelet import kubelet_pb2 as api
 from tests.conformance.awaited import SECONDS, eventually
 from tests.conformance.conftest import Start
 from tests.conformance.fake_kubelet import FakeKubelet, Generation, call, refusing_socket
-from tests.conformance.plugin import Plugin, running
+from tests.conformance.foreign_plugin import foreign_plugin
+from tests.conformance.plugin import DEFAULT_COMMAND, Plugin, running
+from tests.conformance.pod_resources import pod_resources
 
 RESOURCE = "nvidia.com/gpu"
 # gRPC's pool of threads by this name begins with one for each core, 4 at least and 16 at most. It takes one
@@ -301,6 +303,36 @@ async def test_two_instances_do_not_compete_for_the_resource(
             assert len(kubelet.requests) <= 7
             if kubelet.generation != "1.37":
                 await until_endpoints(directory)  # the older one has none while it stands by
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_gpu_comes_back_when_another_plugin_of_its_name_has_ended(
+    kubelet: FakeKubelet, board: Path, directory: Path, killed: bool
+) -> None:
+    # No event reports a killed process, so the plugin observes as often as it does on a board.
+    async with running(DEFAULT_COMMAND, board, directory, "--log-level=debug") as plugin:
+        await kubelet.until_allocatable()
+        (ours,) = kubelet.devices[RESOURCE]
+        async with foreign_plugin(kubelet, RESOURCE) as other:
+            await plugin.until_logged("sockets of other device plugins: nvidia-gpu.sock")
+            assert ours not in kubelet.devices[RESOURCE]
+            await other.stop(killed=killed)
+            await kubelet.until(
+                # 1.26 to 1.36 drop the newest client when the older stream ends.
+                lambda: kubelet.devices[RESOURCE] == {ours: "Healthy"} and kubelet.live == [kubelet.client],
+                "the GPU from this plugin",
+            )
+            await kubelet.allocate([ours])
+        await plugin.until_logged("another device plugin has ended")
+
+
+async def test_end_of_a_plugin_of_another_name_registers_nothing(kubelet: FakeKubelet, start: Start) -> None:
+    async with pod_resources(kubelet), start("--log-level=debug") as plugin:
+        await kubelet.until_allocatable()
+        async with foreign_plugin(kubelet, "example.com/camera"):
+            await plugin.until_logged("sockets of other device plugins: nvidia-gpu.sock")
+        await plugin.until_logged("another device plugin has ended; the kubelet still has nvidia.com/gpu")
+        assert [one.resource_name for one in kubelet.requests] == [RESOURCE, "example.com/camera"]
 
 
 async def test_sigterm_removes_the_socket_and_exits_with_0(

@@ -33,7 +33,7 @@ OF_UNITS = frozenset(
 OF_SENSORS = frozenset(
     {
         *("tegra_power_watts", "tegra_temperature_celsius", "tegra_cooling_state"),
-        "tegra_overcurrent_events_total",
+        *("tegra_overcurrent_events_total", "tegra_power_mode_number"),
     }
 )
 # The DRA driver's, which is never beside the device plugin.

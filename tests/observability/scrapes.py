@@ -37,7 +37,7 @@ from tests.unit.plugin.agent.node import Node as AgentNode
 from tests.unit.plugin.agent.nvgpu import SimulatedNvgpu
 
 BOARD = "orinnano-jp6"
-EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami", "node-exporter")
+EVERY_FOREIGN = ("dcgm", "gpu-fractioning", "hami", "kepler", "node-exporter")
 DEVICES = "devices: [{name: can, groups: [{paths: [{path: /sys/class/net/can0, type: Interface}]}]}]"
 UNITS = "units: {memoryTotal: 1Gi, memoryUnit: 8Mi}"
 """128 units of memory beside 100 of time."""

@@ -104,10 +104,19 @@ async def test_names_of_another_exporter_are_beside_the_projects_own(
     assert {"tegra_device_plugin_memory_used_bytes", "tegra_gpu_agent_memory_used_bytes"} <= found.keys()
 
 
-async def test_names_of_node_exporter_are_beside_the_projects_own(exposed: Exposed, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("chosen", "names"),
+    [
+        ("node-exporter", {"node_thermal_zone_temp", "node_cooling_device_cur_state"}),
+        ("kepler", {"kepler_node_cpu_watts"}),
+    ],
+)
+async def test_sensors_under_names_of_another_exporter_are_beside_the_projects_own(
+    chosen: str, names: set[str], exposed: Exposed, tmp_path: Path
+) -> None:
     found: dict[str, dict[str, set[str]]] = {}
-    read(found, await scrapes.of_sensors(tmp_path, "--foreign-metrics=node-exporter"))
-    assert found.keys() - exposed.keys() == {"node_thermal_zone_temp", "node_cooling_device_cur_state"}
+    read(found, await scrapes.of_sensors(tmp_path, f"--foreign-metrics={chosen}"))
+    assert found.keys() - exposed.keys() == names
     assert found.keys() >= OF_SENSORS
 
 

@@ -35,6 +35,7 @@ REPORT: Report = {
     "board": {
         "model": "Jetson AGX Orin Developer Kit", "module": "Jetson AGX Orin 64GB", "soc": "tegra234",
         "l4t": "36.4.3", "jetpack": "6.2", "memory_bytes": 64365932544,
+        "power_mode": {"id": 2, "name": "MODE_30W"},
     },
     "software": {
         "k3s": "v1.33.5+k3s1", "container_runtime": "docker://27.5.1", "docker": "27.5.1",

@@ -91,8 +91,13 @@ def find_gpu(root: Path, board: Board) -> Gpu:
 def read_power(root: Path, gpu: Gpu) -> Power:
     """Read the board's power mode. Takes less than a millisecond."""
     host = HostTree(root)
+    return Power(power_mode(host), _multiprocessors(host, gpu))
+
+
+def power_mode(host: HostTree) -> int | None:
+    """Give the mode's number as nvpmodel has stored it, None without one."""
     number = _MODE_NUMBER.match(host.text(_POWER_MODE) or "")
-    return Power(int(number[1]) if number else None, _multiprocessors(host, gpu))
+    return int(number[1]) if number else None
 
 
 def missing_nodes(host: HostTree, driver: str, device: str | None) -> tuple[str, ...]:

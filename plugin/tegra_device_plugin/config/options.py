@@ -13,8 +13,10 @@ T = TypeVar("T", bound=str)
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
 
-ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami", "node-exporter"]
-FOREIGN_METRICS: tuple[ForeignMetrics, ...] = ("dcgm", "gpu-fractioning", "hami", "node-exporter")
+ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami", "kepler", "node-exporter"]
+FOREIGN_METRICS: tuple[ForeignMetrics, ...] = (
+    *("dcgm", "gpu-fractioning", "hami", "kepler", "node-exporter"),
+)
 
 # A DNS subdomain, as a node's name must be.
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
@@ -141,7 +143,7 @@ _FOREIGN_METRICS = Option(
     "foreign_metrics",
     "LIST",
     _foreign_metrics,
-    "also serve metrics under the names of other exporters: dcgm, gpu-fractioning, hami, "
+    "also serve metrics under the names of other exporters: dcgm, gpu-fractioning, hami, kepler, "
     "node-exporter, or several with commas; queries for such an exporter in the same cluster then also find "
     "this node's metrics",
     many=True,

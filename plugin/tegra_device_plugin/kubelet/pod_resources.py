@@ -57,15 +57,15 @@ async def list_allocations(path: Path = SOCKET, deadline: float = DEADLINE) -> a
     return answer
 
 
-async def list_allocatable(path: Path = SOCKET) -> Mapping[str, Set[str]] | None:
+async def list_allocatable(path: Path = SOCKET, deadline: float = DEADLINE) -> Mapping[str, Set[str]] | None:
     """Give the node's healthy devices by resource, allocated or free; None: this kubelet does not report
     them.
 
-    Raises NoAnswerError.
+    Raises NoAnswerError, also after `deadline` seconds.
     """
     request, response = api.AllocatableResourcesRequest(), api.AllocatableResourcesResponse
     try:
-        answer = await _call(path, "GetAllocatableResources", request, response, DEADLINE)
+        answer = await _call(path, "GetAllocatableResources", request, response, deadline)
     except aio.AioRpcError as error:
         if error.code() in _NOT_OFFERED:
             return None

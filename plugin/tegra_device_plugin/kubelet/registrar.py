@@ -29,10 +29,12 @@ API_VERSION = "v1beta1"
 # Seconds between observations, with and without events of the directory.
 OBSERVE_SECONDS = 5.0
 OBSERVE_WITHOUT_EVENTS_SECONDS = 0.25
-# How long a new socket of another instance counts without a listener: bind(2) is an event, listen(2) is none.
+# How long a new socket of another plugin counts without a listener: bind(2) is an event, listen(2) is none.
 LISTEN_SECONDS = 0.05
 # Deadline of Register: newer kubelets dial the plugin during the call, for up to 10 s.
 REGISTER_SECONDS = 12.0
+# Deadline for the kubelet's list of devices: it answers from memory.
+LIST_SECONDS = 2.0
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +75,7 @@ class Registrar:
         self._endpoint: Endpoint | None = None
         self._retiring: list[Endpoint] = []
         self._logged: str | None = None
-        # Sockets of other instances on which nobody listened, and those of them that are new.
+        # Sockets of other plugins on which nobody listened, and those of them that are new.
         self._without_listener: Set[str] = frozenset()
         self._starting: Set[str] = frozenset()
         self._wake = asyncio.Event()
@@ -115,7 +117,11 @@ class Registrar:
             self._log_once("another instance of the plugin serves here: standing by")
         match steps.step(facts, self._state, now):
             case Register() as register:
-                await self._register(register, facts, pause)
+                if register.unless_listed and await self._is_listed():
+                    logger.info("%s; the kubelet still has %s", register.reason, self._resource)
+                    self._state = steps.after_listed(facts, self._state)
+                else:
+                    await self._register(register, facts, pause)
                 return 0.0
             case Standby():
                 await self._stop_all()
@@ -137,10 +143,15 @@ class Registrar:
 
     def _observe(self) -> Facts:
         endpoint, others = self._endpoint, self._instance.others(self._directory)
-        serving = _serving(others)
-        without_listener = others.keys() - serving
+        foreign = sockets.foreign(self._directory)
+        serving = _serving(others | foreign)
+        without_listener = (others.keys() | foreign.keys()) - serving
         self._starting, self._without_listener = without_listener - self._without_listener, without_listener
-        other_sockets = serving | self._starting
+        present = serving | self._starting
+        other_sockets = present & others.keys()
+        foreign_sockets = present & foreign.keys()
+        if new := foreign_sockets - self._state.foreign_sockets:
+            logger.debug("sockets of other device plugins: %s", ", ".join(sorted(new)))
         return Facts(
             kubelet=Identity.of(self._kubelet_socket),
             own_socket=Identity.of(endpoint.path) if endpoint else None,
@@ -148,7 +159,24 @@ class Registrar:
             dialled=endpoint is not None and endpoint.dialled,
             other_sockets=other_sockets,
             superseded=any(map(self._instance.yields_to, other_sockets)),
+            foreign_sockets=foreign_sockets,
         )
+
+    async def _is_listed(self) -> bool:
+        """True if the kubelet reports that it has the plugin's healthy devices.
+
+        Each registration drops the resource to 0 for milliseconds with the kubelets 1.26 to 1.36, so the end
+        of a plugin with other resources is no reason for it.
+        """
+        from tegra_device_plugin.kubelet import pod_resources  # noqa: PLC0415 - few plugins need it
+
+        resource = self._advertised.resources.get(self._resource)
+        healthy = set(resource.ids) - set(resource.unhealthy_ids) if resource else set()
+        try:
+            listed = await pod_resources.list_allocatable(pod_resources.beside(self._directory), LIST_SECONDS)
+        except OSError:
+            return False
+        return bool(healthy) and healthy <= (listed or {}).get(self._resource, set())
 
     async def _register(self, register: Register, facts: Facts, pause: float) -> None:
         """Register on a new socket; check every `pause` seconds that the kubelet is the same."""
@@ -189,6 +217,7 @@ class Registrar:
             _now(),
             own_socket=endpoint.identity,
             other_sockets=_serving(self._instance.others(self._directory)),
+            foreign_sockets=_serving(sockets.foreign(self._directory)),
         )
 
     async def _call(self, endpoint: Endpoint, kubelet: Identity, pause: float) -> None:

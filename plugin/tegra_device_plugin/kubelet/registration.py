@@ -28,6 +28,13 @@ STAND_BY_SECONDS = 5.0
 # taken the standby's, and the other one registers again only if it has seen this one before it ended. It
 # observes the directory at least this often (registrar.py).
 CONTESTED_SECONDS = 6.0
+# From the end of another project's plugin until this one checks whether the kubelet still has its devices. A
+# plugin that restarts is back by then. It doubles with each registration for that reason: if two plugins
+# replace each other, the alert TegraDevicePluginRegistersAgainAndAgain fires, and goes on firing (more than 5
+# in 15 minutes).
+FOREIGN_DELAY = Backoff(first=1.0, cap=128.0)
+
+_FOREIGN_ENDED = "another device plugin has ended"
 
 
 class Facts(NamedTuple):
@@ -43,6 +50,8 @@ class Facts(NamedTuple):
     """Sockets of other instances of this plugin that serve, or are about to."""
     superseded: bool = False
     """One of them goes first: it is of a newer instance, or this is a standby."""
+    foreign_sockets: frozenset[str] = frozenset()
+    """Sockets of other projects' device plugins that serve."""
 
 
 class Registered(NamedTuple):
@@ -66,6 +75,13 @@ class State(NamedTuple):
     """This instance serves only while no other does."""
     other_sockets: frozenset[str] = frozenset()
     """All that have served since the last registration; the kubelet may still use one."""
+    foreign_sockets: frozenset[str] = frozenset()
+    """All that have served since the last registration; the resource may be that of one of them."""
+    foreign_ended_at: float | None = None
+    """When one of them was first found to have ended."""
+    foreign_registered_at: float | None = None
+    """Last registration for that reason."""
+    foreign_delay: Backoff = FOREIGN_DELAY
     kubelet: Identity | None = None
     """The kubelet of the last observation."""
     connected_since: float | None = None
@@ -87,6 +103,8 @@ class Register(NamedTuple):
 
     reason: str
     kubelet: Identity
+    unless_listed: bool = False
+    """Only if the kubelet no longer has the plugin's devices."""
 
 
 class Standby(NamedTuple):
@@ -108,12 +126,14 @@ def after_observation(facts: Facts, state: State, now: float) -> State:
         connected_since = now if state.connected_since is None else state.connected_since
     others = state.other_sockets
     state = state._replace(other_sockets=others | facts.other_sockets, connected_since=connected_since)
+    state = _after_foreign_sockets(facts, state, now)
     not_before = now
     if facts.kubelet != state.kubelet:
         state = state._replace(
             kubelet=facts.kubelet,
             dial_timeout=state.dial_timeout.reset(),
             listener_retry=state.listener_retry.reset(),
+            foreign_delay=state.foreign_delay.reset(),
         )
         if state.standby and others:
             not_before += STAND_BY_SECONDS
@@ -128,12 +148,12 @@ def step(facts: Facts, state: State, now: float) -> Wait | Register | Standby:
         return Wait()
     reason = _reason(facts, state, now)
     if reason is None:
-        return Wait(min((at - now for at in _deadlines(facts, state.registered)), default=None))
+        return Wait(min((at - now for at in _deadlines(facts, state)), default=None))
     if yields(facts, state):
         return Standby()
     if now < state.not_before:
         return Wait(state.not_before - now)
-    return Register(reason, facts.kubelet)
+    return Register(reason, facts.kubelet, unless_listed=reason == _FOREIGN_ENDED)
 
 
 def yields(facts: Facts, state: State) -> bool:
@@ -149,6 +169,7 @@ def after_acceptance(
     *,
     own_socket: Identity | None,
     other_sockets: frozenset[str],
+    foreign_sockets: frozenset[str] = frozenset(),
 ) -> State:
     """Give the state after the kubelet has accepted a registration; `facts` are those it was decided on."""
     dial_timeout = state.dial_timeout
@@ -156,10 +177,22 @@ def after_acceptance(
         dial_timeout = dial_timeout.reset() if facts.dialled else dial_timeout.longer()
     contested_until = now + CONTESTED_SECONDS if state.standby and other_sockets else None
     registered = Registered(register.kubelet, own_socket, now + dial_timeout.seconds, contested_until)
+    if register.unless_listed:
+        state = state._replace(foreign_registered_at=now, foreign_delay=state.foreign_delay.longer())
     state = state._replace(
-        registered=registered, was_registered=True, other_sockets=other_sockets, dial_timeout=dial_timeout
+        registered=registered,
+        was_registered=True,
+        other_sockets=other_sockets,
+        foreign_sockets=foreign_sockets,
+        foreign_ended_at=None,
+        dial_timeout=dial_timeout,
     )
     return after_failure(state, now)
+
+
+def after_listed(facts: Facts, state: State) -> State:
+    """Give the state after the kubelet has answered that it still has the plugin's devices."""
+    return state._replace(foreign_sockets=facts.foreign_sockets, foreign_ended_at=None)
 
 
 def after_failure(state: State, now: float) -> State:
@@ -179,8 +212,27 @@ def after_standby(state: State) -> State:
     return state._replace(registered=None)
 
 
-def _deadlines(facts: Facts, registered: Registered | None) -> Iterator[float]:
+def _after_foreign_sockets(facts: Facts, state: State, now: float) -> State:
+    """Give the state after an observation of other projects' plugins.
+
+    A kubelet uses the plugin that has registered last, and keeps the streams of the others. When that plugin
+    ends, the kubelet returns to none of them, and none of their streams ends (devicemanager, 1.20 to 1.37).
+    """
+    last = state.foreign_registered_at
+    if last is not None and now - last >= 2 * state.foreign_delay.cap:
+        state = state._replace(foreign_delay=state.foreign_delay.reset(), foreign_registered_at=None)
+    seen = state.foreign_sockets | facts.foreign_sockets
+    ended_at = None
+    if seen != facts.foreign_sockets:
+        ended_at = now if state.foreign_ended_at is None else state.foreign_ended_at
+    return state._replace(foreign_sockets=seen, foreign_ended_at=ended_at)
+
+
+def _deadlines(facts: Facts, state: State) -> Iterator[float]:
     """Give the times at which there may be a reason, without an event."""
+    registered = state.registered
+    if registered and state.foreign_ended_at is not None:
+        yield state.foreign_ended_at + state.foreign_delay.seconds
     if registered and not facts.dialled:
         yield registered.stream_until
     if registered and registered.contested_until is not None:
@@ -206,3 +258,5 @@ def _differences(facts: Facts, state: State, registered: Registered, now: float)
         yield "the kubelet's stream ended"
     if not facts.dialled and now >= registered.stream_until:
         yield "the kubelet opened no stream"
+    if state.foreign_ended_at is not None and now >= state.foreign_ended_at + state.foreign_delay.seconds:
+        yield _FOREIGN_ENDED

@@ -8,6 +8,7 @@ import itertools
 import logging
 import os
 import socket
+import stat
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -88,6 +89,18 @@ class Instance:
     def yields_to(self, other: str) -> bool:
         """True if the instance with this socket goes first."""
         return other > self._name
+
+
+def foreign(directory: Path) -> dict[str, bool]:
+    """Give the sockets of other projects' plugins in `directory`, each with True if one serves there."""
+    found: dict[str, bool] = {}
+    with suppress(OSError), os.scandir(directory) as entries:
+        for entry in entries:
+            own = entry.name.startswith(_PREFIX) or entry.name in (KUBELET_SOCKET, READY_SOCKET)
+            with suppress(OSError):  # gone again
+                if not own and stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode):
+                    found[entry.name] = accepts(Path(entry.path))
+    return found
 
 
 class Readiness:

@@ -42,6 +42,8 @@ HELP = {
     "node_thermal_zone_temp": "Temperature of the thermal zone, in degrees Celsius.",
     "node_cooling_device_cur_state": "How far the cooling device cools: 0 is not at all.",
     "tegra_power_mode": "The mode set by nvpmodel, always 1.",
+    "tegra_power_mode_number": "Number of the mode set by nvpmodel.",
+    "kepler_node_cpu_watts": "Power of the rail, as the board measures it.",
     "tegra_device_plugin_allocations_total": "Containers that requested devices.",
     "tegra_device_plugin_registrations_total": "Registrations with a kubelet.",
     "tegra_device_plugin_allocate_duration_seconds": "Time of the kubelet's calls of Allocate.",

@@ -119,7 +119,7 @@ class Pages(StatusPages):
         return await self._shares.metrics(resources, limit, hami="hami" in self._settings().foreign_metrics)
 
     async def _sensor_metrics(self) -> Iterable[Metric]:
-        """Give the board's power, heat and throttling; none unless configured."""
+        """Give the board's power, heat, throttling and power mode; none unless configured."""
         settings = self._settings()
         if not settings.board_metrics:
             return ()
@@ -127,7 +127,7 @@ class Pages(StatusPages):
             from tegra_device_plugin.telemetry.sensors import Sensors  # noqa: PLC0415 - only if configured
 
             self._sensors = Sensors(settings.host_root)
-        return await self._sensors.metrics(node_exporter="node-exporter" in settings.foreign_metrics)
+        return await self._sensors.metrics(*settings.foreign_metrics)
 
     def _gpu_metrics(self) -> Iterable[Metric]:
         """Give the values of sysfs and jtop."""

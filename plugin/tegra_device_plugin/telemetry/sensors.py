@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The board's power, temperatures and throttling, from sysfs. Only imported with `boardMetrics`.
+"""The board's power, heat, throttling and power mode, from its files. Only imported with `boardMetrics`.
 
 Power is measured by an INA3221, or on Thor by an INA238. They are hwmon devices, with L4T's kernel 4.9 IIO
 devices. A read takes the bus to the sensor, so the values are kept for FRESH_SECONDS.
@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
+from tegra_device_plugin.board import detection
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import BlockingCalls
-from tegra_device_plugin.telemetry.exposition import Metric, counters, gauges
+from tegra_device_plugin.telemetry.exposition import Metric, counters, gauge, gauges
 
 FRESH_SECONDS = 5.0
 DEADLINE_SECONDS = 3.0
@@ -25,6 +26,11 @@ MOST_SERIES = 32
 LONGEST_NAME = 60
 # Names and labels of its collector `thermal_zone`.
 NODE_EXPORTER = ("node_thermal_zone_temp", "node_cooling_device_cur_state")
+# Name and labels of Kepler's power meter for hwmon, which has all rails of a board as zones of the CPU
+# (kepler internal/device/hwmon_power_meter.go, pull request 2385). Its counters of energy have no counterpart
+# here: they need a read every few seconds, and these sensors are only read for the page.
+KEPLER = ("kepler_node_cpu_watts",)
+FOREIGN = {"node-exporter": NODE_EXPORTER, "kepler": KEPLER}
 
 _HWMON, _THERMAL = "/sys/class/hwmon", "/sys/class/thermal"
 _IIO = "/sys/bus/i2c/drivers/ina3221x/*/iio:device*"
@@ -34,13 +40,14 @@ _NOT_CONNECTED = ("", "NC")
 _OFFLINE = -256000
 # Cooling devices that slow the board down. A fan does not.
 _SLOWER = re.compile(r"(?!.*fan).*(cpu|devfreq|gpu|throttl)", re.IGNORECASE)
+_NOT_IN_ZONE = re.compile("[^a-z0-9:_]")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 _MILLI = 1e-3
 _MICRO = 1e-6
 
 
-def power(host: HostTree) -> Iterator[tuple[str, float]]:
-    """Give (rail, watts)."""
+def power(host: HostTree) -> Iterator[tuple[str, str, float]]:
+    """Give (rail, the file that names it, watts)."""
     for monitor in host.glob(f"{_HWMON}/hwmon*"):
         if host.text(f"{monitor}/name") not in _POWER_CHIPS:
             continue
@@ -49,13 +56,13 @@ def power(host: HostTree) -> Iterator[tuple[str, float]]:
             channel = label.rpartition("/in")[2].removesuffix("_label")
             watts = _of_channel(host, monitor, channel)
             if watts is not None and rail not in _NOT_CONNECTED:
-                yield rail, watts
+                yield rail, label, watts
     for device in host.glob(_IIO):
         for name in host.glob(f"{device}/rail_name_*"):
             milliwatts = _number(host, f"{device}/in_power{name.rpartition('_')[2]}_input")
             rail = host.text(name) or ""
             if milliwatts is not None and rail not in _NOT_CONNECTED:
-                yield rail, milliwatts * _MILLI
+                yield rail, name, milliwatts * _MILLI
 
 
 def _of_channel(host: HostTree, monitor: str, channel: str) -> float | None:
@@ -95,11 +102,13 @@ def overcurrent(host: HostTree) -> Iterator[tuple[str, float]]:
 
 def read(host: HostTree) -> tuple[Metric, ...]:
     """Read all sensors. A sensor that refuses has no sample."""
+    rails = [*islice(power(host), MOST_SERIES)]
     zones = [*islice(temperatures(host), MOST_SERIES)]
     devices = [*islice(cooling(host), MOST_SERIES)]
     slower = ((kind, state) for _, kind, state in devices if _SLOWER.match(kind))
     return (
-        gauges("tegra_power_watts", _samples("rail", power(host))),
+        gauges("tegra_power_watts", _samples("rail", ((rail, watts) for rail, _, watts in rails))),
+        gauge("tegra_power_mode_number", detection.power_mode(host)),
         gauges("tegra_temperature_celsius", _samples("zone", (zone[1:] for zone in zones))),
         gauges("tegra_cooling_state", _samples("device", slower)),
         counters("tegra_overcurrent_events_total", _samples("alarm", overcurrent(host))),
@@ -110,6 +119,10 @@ def read(host: HostTree) -> tuple[Metric, ...]:
         gauges(
             "node_cooling_device_cur_state",
             (({"name": number, "type": kind[:LONGEST_NAME]}, value) for number, kind, value in devices),
+        ),
+        gauges(
+            "kepler_node_cpu_watts",
+            (({"zone": _zone(rail), "path": path}, watts) for rail, path, watts in rails),
         ),
     )
 
@@ -125,8 +138,8 @@ class Sensors:
         self._metrics: tuple[Metric, ...] = ()
         self._problem_log = ProblemLog()
 
-    async def metrics(self, *, node_exporter: bool = False) -> tuple[Metric, ...]:
-        """Give the metrics; none while a sensor hangs. `node_exporter`: some also under its names."""
+    async def metrics(self, *foreign: str) -> tuple[Metric, ...]:
+        """Give the metrics; none while a sensor hangs. `foreign`: exporters whose names some also have."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._read_at is None or now - self._read_at >= FRESH_SECONDS:
@@ -139,9 +152,9 @@ class Sensors:
                     self._metrics = ()
                 else:
                     self._problem_log.resolved("there are metrics of the board's sensors again")
-            if node_exporter:
-                return self._metrics
-            return tuple(one for one in self._metrics if one.name not in NODE_EXPORTER)
+            chosen = [name for exporter in foreign for name in FOREIGN.get(exporter, ())]
+            others = [name for names in FOREIGN.values() for name in names if name not in chosen]
+            return tuple(one for one in self._metrics if one.name not in others)
 
 
 def _samples(label: str, values: Iterable[tuple[str, float]]) -> Iterator[tuple[dict[str, str], float]]:
@@ -151,6 +164,11 @@ def _samples(label: str, values: Iterable[tuple[str, float]]) -> Iterator[tuple[
         short = name[:LONGEST_NAME]
         seen[short] = seen.get(short, 0) + 1
         yield {label: short if seen[short] == 1 else f"{short} {seen[short]}"}, value
+
+
+def _zone(rail: str) -> str:
+    """Give Kepler's name of a rail (cleanMetricName)."""
+    return _NOT_IN_ZONE.sub("_", rail[:LONGEST_NAME].lower()).strip("_")
 
 
 def _number(host: HostTree, path: str) -> float | None:

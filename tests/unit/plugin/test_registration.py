@@ -5,6 +5,7 @@ import pytest
 from tegra_device_plugin.kubelet.registration import (
     CONTESTED_SECONDS,
     DIAL_TIMEOUT,
+    FOREIGN_DELAY,
     LISTENER_RETRY,
     RETRY,
     STAND_BY_SECONDS,
@@ -16,6 +17,7 @@ from tegra_device_plugin.kubelet.registration import (
     Wait,
     after_acceptance,
     after_failure,
+    after_listed,
     after_no_listener,
     after_observation,
     after_standby,
@@ -106,6 +108,38 @@ def test_an_instance_that_stands_by_registers_only_while_no_other_serves() -> No
         reason(restarted, after_observation(restarted, state, 3.0), 3.0 + STAND_BY_SECONDS)
         == "not registered yet"
     )
+
+
+def test_a_plugin_that_ends_and_comes_back_is_no_reason() -> None:
+    both = CONNECTED._replace(foreign_sockets=frozenset({"nvidia-gpu.sock"}))
+    state = after_observation(both, REGISTERED, 1.0)
+    assert decide(both, state, 1.0) == Wait()
+    state = after_observation(CONNECTED, state, 2.0)
+    assert decide(CONNECTED, state, 2.0) == Wait(FOREIGN_DELAY.first)
+    assert decide(both, state, 2.5) == Wait()
+    # It has ended for good. The kubelet is asked first: the resource may be another one.
+    action = decide(CONNECTED, state, 2.0 + FOREIGN_DELAY.first)
+    assert action == Register("another device plugin has ended", KUBELET, unless_listed=True)
+    assert decide(CONNECTED, after_listed(CONNECTED, state), 60.0) == Wait()
+
+
+def test_two_plugins_that_replace_each_other_register_seldom_and_the_alert_fires() -> None:
+    both = CONNECTED._replace(foreign_sockets=frozenset({"other.sock"}))
+    state, now, registered = after_observation(both, REGISTERED, 0.0), 0.0, []
+    while now < 4 * 3600:
+        waiting = decide(CONNECTED, state, now)  # the other one makes a new socket each time
+        assert isinstance(waiting, Wait) and waiting.seconds is not None
+        state, now = after_observation(CONNECTED, state, now), now + waiting.seconds
+        state = after_observation(both, register(state, CONNECTED, now), now + 0.5)
+        registered.append(now)
+        now += 1.0
+    in_hour = [sum(hour * 3600 <= at < (hour + 1) * 3600 for at in registered) for hour in range(4)]
+    assert in_hour[0] < 40 and in_hour[1:] == [28, 28, 28]
+    # TegraDevicePluginRegistersAgainAndAgain: more than 5 in 15 minutes.
+    assert all(sum(at < one <= at + 900 for one in registered) > 5 for at in (0, 4000, 8000, 12000))
+    # After quiet minutes, an end is a single one.
+    quiet = after_observation(CONNECTED, state, now + 2 * FOREIGN_DELAY.cap)
+    assert quiet.foreign_delay == FOREIGN_DELAY
 
 
 def test_a_back_off_stays_at_its_cap() -> None:

@@ -24,6 +24,7 @@ NAMES = {
     "tegra_temperature_celsius",
     "tegra_cooling_state",
     "tegra_overcurrent_events_total",
+    "tegra_power_mode_number",
 }
 
 
@@ -31,9 +32,9 @@ def read(root: Path) -> Found:
     """By metric, each value by the sensor's name."""
     page = exposition(sensors.read(HostTree(root)))
     return {
-        name: {next(iter(labels.values())): value for labels, value in samples}
+        name: {next(iter(labels.values()), ""): value for labels, value in samples}
         for name, samples in values(page).items()
-        if name not in sensors.NODE_EXPORTER
+        if not any(name in names for names in sensors.FOREIGN.values())
     }
 
 
@@ -105,6 +106,38 @@ async def test_heat_is_also_there_under_the_names_of_node_exporter(orin: Path) -
     assert zones == {labels["zone"]: value for labels, value in found["tegra_temperature_celsius"]}
     # As node_exporter has them, with fans.
     assert ({"name": "2", "type": "pwm-fan"}, 3) in found["node_cooling_device_cur_state"]
+
+
+def test_power_mode_is_nvpmodels_number(orin: Path) -> None:
+    simulated.add(orin)
+    assert read(orin)["tegra_power_mode_number"] == {"": 2}
+    (orin / "var/lib/nvpmodel/status").unlink()
+    assert "tegra_power_mode_number" not in read(orin)
+
+
+@pytest.mark.parametrize(
+    ("files", "rails"),
+    [
+        (simulated.ORIN, {("vdd_in", "hwmon1/in1_label"): 6.0, ("vdd_cpu_gpu_cv", "hwmon1/in2_label"): 2.0}),
+        # Kepler does not read this device.
+        (
+            simulated.NANO,
+            {("pom_5v_in", "iio:device0/rail_name_0"): 2.5, ("pom_5v_gpu", "iio:device0/rail_name_1"): 0.04},
+        ),
+    ],
+)
+async def test_power_is_also_there_under_keplers_name(
+    tmp_path: Path, files: dict[str, str], rails: dict[tuple[str, str], float]
+) -> None:
+    simulated.add(tmp_path, files)
+    chosen = PluginSettings(host_root=tmp_path, board_metrics=True, foreign_metrics=("kepler",))
+    found = values((await Plugin(tmp_path).pages(settings=lambda: chosen).metrics()).text)
+    shown = {
+        (labels["zone"], "/".join(labels["path"].split("/")[-2:])): value
+        for labels, value in found["kepler_node_cpu_watts"]
+    }
+    assert shown == pytest.approx(rails)
+    assert not found.keys() & set(sensors.NODE_EXPORTER)
 
 
 async def test_page_has_them_only_if_configured_and_by_the_settings_of_the_moment(orin: Path) -> None:

@@ -20,6 +20,7 @@ JETSON: Data = {
     "l4t": "36.4.3",
     "model": "a Jetson",
     "memory_bytes": 8,
+    "power_mode": {"id": 2, "name": "MODE_30W"},
     "nvidia_runtime": {"version": "1.16.2"},
     "simulated": False,
 }
@@ -98,7 +99,7 @@ def test_the_report_has_the_board_and_says_when_it_is_the_labs() -> None:
             "module": None,
             "soc": None,
         },
-        **{"l4t": "36.4.3", "jetpack": None, "memory_bytes": 8},
+        **{"l4t": "36.4.3", "jetpack": None, "memory_bytes": 8, "power_mode": {"id": 2, "name": "MODE_30W"}},
     }
     assert plan()["simulated"] is False
 

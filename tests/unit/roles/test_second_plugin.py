@@ -203,7 +203,6 @@ def test_second_plugin_on_a_board_is_an_error_that_names_the_line(labels: Data, 
     assert (found["id"], found["level"]) == ("second-device-plugin", "error")
     assert fix in found["fix"]
     assert "kubernetes.io/arch: amd64" in found["fix"]
-    assert f"--field-selector spec.nodeName={AGENT}" in found["fix"]
     assert findings(SERVER, plugin("x86", AGENT, labels=labels), labels={OURS: "true"}) == []
 
 
