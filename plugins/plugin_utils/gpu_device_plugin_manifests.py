@@ -46,6 +46,8 @@ KOORDLET_DIRECTORY = "/var/run/koordlet"
 # Paths of a board that only `devices` in the settings need (sharing/device_nodes.py of the plugin): udev's
 # properties of devices, and the names of sockets on which a process listens, without access to them.
 UDEV_DATA, UNIX_SOCKETS = "/run/udev/data", "/proc/1/net/unix"
+# Where nvpmodel stores the power mode, for `boardMetrics` (board/detection.py of the plugin).
+NVPMODEL = "/var/lib/nvpmodel"
 
 # A board's pods are renewed by the run that has brought the image there (k3s_node), not by the controller.
 # That would also renew those of boards that are not in the run and have no such image. And it would stop at a
@@ -152,14 +154,21 @@ def device_paths(config: dict[str, Any]) -> dict[str, dict[str, str]]:
     return found
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
 def _mappings(value: Any) -> list[dict[str, Any]]:
     """The mappings of a list. The plugin on the board rejects all else, with its place."""
     return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
 
 
-def with_device_paths(spec: dict[str, Any], config: dict[str, Any]) -> None:
-    """Mount these paths into the plugin's container, read-only."""
-    for name, host_path in device_paths(config).items():
+def with_settings_paths(spec: dict[str, Any], config: dict[str, Any]) -> None:
+    """Mount what these settings need and others do not into the plugin's container, read-only."""
+    paths = device_paths(config)
+    if _mapping(_mapping(config.get("flags")).get("plugin")).get("boardMetrics"):
+        paths["nvpmodel"] = {"path": NVPMODEL, "type": "DirectoryOrCreate"}
+    for name, host_path in paths.items():
         spec["volumes"].append({"name": name, "hostPath": host_path})
         for container in spec["containers"]:
             mount = {"name": name, "mountPath": f"/host{host_path['path']}", "readOnly": True}
@@ -236,7 +245,7 @@ def rendered(
     if strict:
         for container in spec["containers"]:
             container["args"] = [*container["args"], "--device-list-strategy=volume-mounts"]
-    with_device_paths(spec, config or {})
+    with_settings_paths(spec, config or {})
     documents = [plugin]
     if agent:
         documents.append(chosen_agent(**agent))

@@ -195,7 +195,7 @@ def test_setting_that_is_taken_out_of_the_inventory_goes_from_the_boards(cluster
 
 def test_no_board_after_the_one_that_failed_is_restarted(cluster: Cluster) -> None:
     before = started(cluster.boards)
-    # dockerd before 23 cannot check a file, so it finds this at its start. Preflight knows keys, not their types.
+    # dockerd before 23 cannot check a file, so it finds this at its start. Preflight does not know types.
     run = with_docker(icc="yes")
     assert run.returncode != 0
     assert "a changed setting needs a restart of Docker or K3s, and that went wrong" in run.output

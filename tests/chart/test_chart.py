@@ -107,6 +107,7 @@ def units(**more: Any) -> Values:
 OTHER_PLACE = {"flags": {"plugin": {"gpuLimitDir": "/srv/limit"}}}
 UDEV = {"paths": [{"path": "/dev/video*", "udev": {"ID_VENDOR_ID": "046d"}}, {"path": "/dev/media0"}]}
 DEVICES = {"version": "v1", "devices": [{"preset": "argus"}, {"name": "camera", "groups": [UDEV, UDEV]}]}
+BOARD_METRICS = {"flags": {"plugin": {"boardMetrics": True}}}
 CLAIMS = {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 2}}}
 with_dra = partial(Choice, container_runtime="containerd", api="dra")
 CHOICES = {
@@ -120,7 +121,7 @@ CHOICES = {
     "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
     "elsewhere": Choice(units() | OTHER_PLACE, agent=("report", "burst-share")),
     "koordinator": Choice(units(preset="koordinator"), agent=("report", "best-effort")),
-    "devices": Choice(DEVICES, agent=("report", "best-effort")),
+    "devices": Choice(DEVICES | BOARD_METRICS, agent=("report", "best-effort")),
     "dra": with_dra(),
     "dra-shares": with_dra(CLAIMS, extended_resource=True),
     "dra-elsewhere": with_dra(CLAIMS | OTHER_PLACE, metrics_on_host=True),

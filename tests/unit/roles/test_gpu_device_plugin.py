@@ -248,16 +248,18 @@ def test_no_pod_has_a_socket_of_a_service_of_roots() -> None:
 
 
 @pytest.mark.parametrize(
-    ("devices", "more"),
+    ("settings", "more"),
     [
-        (DEVICES, {"/run/udev/data", "/proc/1/net/unix"}),
-        (DEVICES[:1], {"/proc/1/net/unix"}),
-        ([{"name": "camera", "groups": [{"paths": [{"path": "/dev/video0"}]}]}], set()),
+        ({"devices": DEVICES}, {"/run/udev/data", "/proc/1/net/unix"}),
+        ({"devices": DEVICES[:1]}, {"/proc/1/net/unix"}),
+        ({"devices": [{"name": "camera", "groups": [{"paths": [{"path": "/dev/video0"}]}]}]}, set()),
+        ({"flags": {"plugin": {"boardMetrics": True}}}, {"/var/lib/nvpmodel"}),
+        ({"flags": {"plugin": {"boardMetrics": False}}}, set()),
     ],
 )
-def test_devices_need_no_right_and_only_the_paths_that_they_name(devices: list[Data], more: set[str]) -> None:
+def test_settings_need_no_right_and_only_the_paths_that_they_name(settings: Data, more: set[str]) -> None:
     without = rendered(config={"version": "v1"})[0]["spec"]["template"]["spec"]
-    spec = rendered(config={"version": "v1", "devices": devices})[0]["spec"]["template"]["spec"]
+    spec = rendered(config={"version": "v1", **settings})[0]["spec"]["template"]["spec"]
     (before,), (container,) = without["containers"], spec["containers"]
     mounts = [one for one in container["volumeMounts"] if one not in before["volumeMounts"]]
     assert {one["mountPath"].removeprefix("/host") for one in mounts} == more

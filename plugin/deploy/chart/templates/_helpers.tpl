@@ -125,13 +125,16 @@ annotations:
 {{- end }}
 
 {{/*
-Mounts the host's paths that the devices in the settings need, read-only: udev's properties for `udev`, the names of
-listening sockets for the preset `argus`. Renders nothing.
+Mounts the host's paths that the settings need and others do not, read-only: udev's properties for `udev`, the names of
+listening sockets for the preset `argus`, the power mode for `boardMetrics`. Renders nothing.
 */}}
-{{- define "tegra-device-plugin.addDevicePaths" }}
+{{- define "tegra-device-plugin.addSettingsPaths" }}
 {{- $pod := .pod }}
 {{- $found := dict }}
-{{- range .devices }}
+{{- if ((.config.flags | default dict).plugin | default dict).boardMetrics }}
+{{- $_ := set $found "nvpmodel" (dict "path" "/var/lib/nvpmodel" "type" "DirectoryOrCreate") }}
+{{- end }}
+{{- range .config.devices }}
 {{- if eq (toString .preset) "argus" }}
 {{- $_ := set $found "unix-sockets" (dict "path" "/proc/1/net/unix" "type" "File") }}
 {{- end }}
