@@ -33,6 +33,7 @@ MEMORY_RESOURCES = {
     "qgpu": "tke.cloud.tencent.com/qgpu-memory",
     "vcuda": "tencent.com/vcuda-memory",
     "gpushare": "aliyun.com/gpu-mem",
+    "metax": "metax-tech.com/vmemory",
     "koordinator": "koordinator.sh/gpu-memory-ratio",
 }
 # The DRA driver, also the name of its class of exclusive GPUs.
