@@ -204,6 +204,13 @@ def chosen_agent(
         container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
         if unused_after:
             container["args"].append(f"--unused-after={unused_after}")
+        for name, path in sorted(path for one in needed for path in one.get("hostPaths", {}).items()):
+            mount = {"name": name, "mountPath": f"/host{path}", "readOnly": True}
+            container["volumeMounts"] = [*container["volumeMounts"], mount]
+            spec["volumes"] = [
+                *spec["volumes"],
+                {"name": name, "hostPath": {"path": path, "type": "Directory"}},
+            ]
         context = container["securityContext"]
         for one in needed:
             context = {**context, **one.get("securityContext", {})}

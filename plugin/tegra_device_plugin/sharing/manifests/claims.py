@@ -27,7 +27,7 @@ def judge(spec: Section, config: File | None) -> Iterator[Finding]:
         if device_class is None or device_class.text not in (DRIVER, SHARED_CLASS, *_CLASSES):
             continue
         if ours := _CLASSES.get(device_class.text):
-            text = "another driver's class, which has no device on a board"
+            text = "the class of another driver: unless you made one for boards, the claim waits"
             yield Finding("refused", device_class, text, (f"deviceClassName: {ours}",))
         elif config is not None and config.dra is None:
             text = "the configuration is the device plugin's: claims need gpu_device_plugin_api: dra"

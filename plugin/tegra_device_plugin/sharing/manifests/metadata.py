@@ -9,10 +9,8 @@ from collections.abc import Iterator
 from tegra_device_plugin.sharing.manifests.findings import Finding, Verdict
 from tegra_device_plugin.sharing.manifests.text import Field, Section
 
-_WEIGHTS = (
-    "not read: the node agent has one policy for all pods. With its qosPolicy burst-share, percents are a "
-    "weight under contention"
-)
+_READ = "the node agent reads it with qosPolicy per-pod"
+_WEIGHTS = f"{_READ}: percents are a weight under contention"
 _NO_CHOICE = "no effect: a board has one GPU"
 _ANY_BOARD = "not read: the pod can get any board. Choose by nodeSelector, such as nvidia.com/gpu.product"
 _NO_PRIORITY = "not read: no pod has priority. With the node agent's burst-share, percents are a weight"
@@ -53,11 +51,13 @@ def _qos(field: Field, core: str) -> Finding:
     if policy == "best-effort" and not core:
         return Finding("runs", field, "a pod without percents has the driver's own turns")
     if policy == "best-effort":
-        return Finding("translated", field, f"{_WEIGHTS}. Without {core}, the pod has the driver's own turns")
+        return Finding("translated", field, f"{_READ}: the driver's own turns, and {core} is only counted")
     if policy == "burst-share":
         return Finding("translated", field, _WEIGHTS)
     if policy == "fixed-share":
-        return Finding("translated", field, f"{_WEIGHTS}, and no limit: nvgpu gives idle time to a busy pod")
+        return Finding(
+            "translated", field, f"{_WEIGHTS}, and no limit, because nvgpu gives idle time to a busy pod"
+        )
     return Finding("refused", field, "MetaX has best-effort, burst-share and fixed-share")
 
 
