@@ -45,6 +45,10 @@ _COMMANDS = {
         "inspection",
         "print Koordinator's Device of this node, with the preset koordinator",
     ),
+    "check-manifest": (
+        "manifests",
+        "say which lines of another system's manifest run here, and what to write instead",
+    ),
     "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""

@@ -53,6 +53,7 @@ OFFERED = (
     "tke.cloud.tencent.com/qgpu-",
     "tencent.com/vcuda-",
     "aliyun.com/gpu-",
+    "metax-tech.com/",
     "koordinator.sh/gpu",
 )
 # Keys of the settings that name a resource.

@@ -173,10 +173,10 @@ def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Itera
             f"{board}: set hostPID: true in gpu_device_plugin_agent. This board is a Thor, whose driver "
             "names processes by the board's own numbers, and the node agent has to see the same."
         )
-    if agent["qos_policy"] == "burst-share" and units is None:
+    if agent["qos_policy"] in ("burst-share", "per-pod") and units is None:
         yield (
-            f"{board}: gpu_device_plugin_agent.qosPolicy burst-share divides the GPU's time by the pods' "
-            "shares, and none is configured here. Give gpu_device_plugin_config `sharing.units` "
+            f"{board}: gpu_device_plugin_agent.qosPolicy {agent['qos_policy']} divides the GPU's time "
+            "by the pods' shares, and none is configured here. Give gpu_device_plugin_config `sharing.units` "
             "(docs/sharing.md), or use `best-effort`."
         )
 

@@ -33,6 +33,7 @@ MEMORY_RESOURCES = {
     "qgpu": "tke.cloud.tencent.com/qgpu-memory",
     "vcuda": "tencent.com/vcuda-memory",
     "gpushare": "aliyun.com/gpu-mem",
+    "metax": "metax-tech.com/vmemory",
     "koordinator": "koordinator.sh/gpu-memory-ratio",
 }
 # The DRA driver, also the name of its class of exclusive GPUs.
@@ -212,6 +213,13 @@ def chosen_agent(
         container["args"] = [*container["args"], f"--mode={mode}", f"--qos-policy={qos_policy}"]
         if unused_after:
             container["args"].append(f"--unused-after={unused_after}")
+        for name, path in sorted(path for one in needed for path in one.get("hostPaths", {}).items()):
+            mount = {"name": name, "mountPath": f"/host{path}", "readOnly": True}
+            container["volumeMounts"] = [*container["volumeMounts"], mount]
+            spec["volumes"] = [
+                *spec["volumes"],
+                {"name": name, "hostPath": {"path": path, "type": "Directory"}},
+            ]
         context = container["securityContext"]
         for one in needed:
             context = {**context, **one.get("securityContext", {})}

@@ -22,6 +22,19 @@ APIS = ("dra", "device-plugin")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 # Prefix of its resources' names, unless the device plugin is configured with another one.
 NVIDIA = "nvidia.com/"
+# How names begin that systems of GPU sharing have (sharing/manifests/pods.py of the plugin).
+SHARING = (
+    "aliyun.com/gpu",
+    "elasticgpu.com/",
+    "elasticgpu.io/",
+    "koordinator.sh/gpu",
+    "metax-tech.com/",
+    "nvidia.com/gpucores",
+    "nvidia.com/gpumem",
+    "nvidia.com/priority",
+    "tencent.com/vcuda-",
+    "tke.cloud.tencent.com/qgpu-",
+)
 
 
 def kinds_of(
@@ -44,6 +57,7 @@ def status(observed: dict[str, Any], kinds: Mapping[str, str]) -> dict[str, Any]
     return {
         "nodes": [_node(node, observed, kinds.get(node["name"])) for node in nodes],
         "unseen": _unseen(observed),
+        "not_advertised": _not_advertised(observed),
     }
 
 
@@ -60,6 +74,23 @@ def _unseen(observed: dict[str, Any]) -> list[dict[str, Any]]:
         for pod in observed["pods"]
         if pod["unseen_by"] and offered & pod["requests"].keys()
     ]
+
+
+def _not_advertised(observed: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pending pods that request names of GPU sharing that no node advertises, with these names."""
+    offered = {name for node in observed["nodes"] for name, count in node["capacity"].items() if count}
+    found = (
+        {
+            "namespace": pod["namespace"],
+            "pod": pod["name"],
+            "resources": sorted(
+                name for name in pod["requests"] if name.startswith(SHARING) and name not in offered
+            ),
+        }
+        for pod in observed["pods"]
+        if pod["phase"] == "Pending" and not pod["node"]
+    )
+    return [pod for pod in found if pod["resources"]]
 
 
 def _node(node: dict[str, Any], observed: dict[str, Any], kind: str | None) -> dict[str, Any]:
@@ -192,6 +223,7 @@ def table(found: dict[str, Any]) -> str:
             lines.append(f"  allocations are unknown: {node['problem']}")
         lines += [f"  {text}: run this again, a pod may just start or end" for text in node["differences"]]
     lines += [_waits(pod) for pod in found["unseen"]]
+    lines += [_requests(pod) for pod in found["not_advertised"]]
     return "\n".join(lines)
 
 
@@ -251,6 +283,13 @@ def _unused(holder: dict[str, Any], node: dict[str, Any]) -> Iterator[str]:
             f"does not fit {l4t}, and the program runs on the CPU. Compare the image with the board: "
             f"./jetson-k3s check-image IMAGE {node['name']}. Other causes: docs/unused-gpu.md"
         )
+
+
+def _requests(pod: dict[str, Any]) -> str:
+    return (
+        f"{pod['namespace']}/{pod['pod']} requests {', '.join(pod['resources'])}, which no node advertises: "
+        "check its manifest with `tegra-device-plugin check-manifest` (docs/other-systems.md)"
+    )
 
 
 def _waits(pod: dict[str, Any]) -> str:

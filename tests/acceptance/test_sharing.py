@@ -17,13 +17,15 @@ import pytest
 import yaml
 from tegra_device_plugin.board.detection import detect
 from tegra_device_plugin.board.health import Health
+from tegra_device_plugin.config.file import read_file
 from tegra_device_plugin.config.settings import load_plugin
 from tegra_device_plugin.sharing import koordinator
+from tegra_device_plugin.sharing.manifests.check import check, rewrite
 from tegra_device_plugin.system.kubernetes import GIB, parse_quantity
 
 from images.arm64 import build as plugin
 from tests import boards
-from tests.acceptance.cluster import Cluster, wait_until
+from tests.acceptance.cluster import Cluster, sleeper, wait_until
 from tests.acceptance.playbook import cluster_status, reports_dir, run_playbook
 from tests.lab import lab, lab_dir
 from tests.lab.board import Board, set_toolkit
@@ -36,7 +38,7 @@ LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 UNITS = {"gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}}
 STRICT = {"nvidia_docker_strict": True}
-AGENT = {"gpu_device_plugin_agent": {"enabled": True, "unusedAfter": "1m"}}
+AGENT = {"gpu_device_plugin_agent": {"enabled": True, "unusedAfter": "1m", "qosPolicy": "per-pod"}}
 AGENT_LOG = (
     "--namespace=kube-system",
     "logs",
@@ -60,6 +62,15 @@ PLAYBOOK = """\
     - jetson_k3s.cluster.koordinator_device: {device: "{{ device }}"}
       register: made
     - ansible.builtin.debug: {msg: "changed={{ made.changed }} found={{ made.found }}."}
+"""
+PUBLISHED = CHECKOUT / "tests/unit/plugin/foreign_manifests/koordinator-metax.yaml"
+# Runs in the agent's container, and prints the policies of pods by uid.
+READ_POLICIES = """
+import asyncio, json
+from pathlib import Path
+from tegra_device_plugin.agent.pod_policies import read, sockets
+from tegra_device_plugin.system.hosttree import HostTree
+print(json.dumps(asyncio.run(read(sockets(HostTree(Path("/host")))))))
 """
 # As containers see it (plugin/gpu_limit/account.c).
 LEDGER = "/run/tegra-gpu-limit/ledger"
@@ -378,6 +389,32 @@ def test_pods_of_another_system_run_as_they_are(cluster: Cluster, system: System
     create_pod(cluster, "third", 64, system.second)
     wait_until(lambda: "Insufficient" in cluster.unschedulable("third"), "the third waits", POD_SECONDS)
     cluster.kubectl("delete", "pod", "first", "second", "third")
+
+
+def test_koordinators_published_pod_runs_when_it_is_rewritten(cluster: Cluster, tmp_path: Path) -> None:
+    """All but its image and its requests for processors and memory, which no board has."""
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        f"version: v1\nsharing: {{units: {{preset: koordinator, memoryTotal: {TOTAL_MIB}Mi}}}}\n"
+    )
+    nodes, text = read_file(config), PUBLISHED.read_text()
+    for manifest, pod in ((text, "as-published"), (rewrite(text, check(text, nodes)), "rewritten")):
+        made: dict[str, Any] = yaml.safe_load(manifest)
+        made["metadata"]["name"] = pod
+        requested = made["spec"]["containers"][0]["resources"]["limits"]
+        limits = {name: amount for name, amount in requested.items() if "/" in name}
+        command = ["python3.11", "-m", "tegra_device_plugin", "allocate", str(TOTAL_MIB), "--hold"]
+        made["spec"]["containers"] = [sleeper({"command": command, "resources": {"limits": limits}})]
+        cluster.apply(made)
+    # 1 GiB of 6 GiB is 17 percent.
+    assert f"allocated {TOTAL_MIB * 17 // 100 // 16 * 16} of {TOTAL_MIB} MiB" in allocation(
+        cluster, "rewritten"
+    )
+    assert "Insufficient koordinator.sh/gpu-memory" in cluster.unschedulable("as-published")
+    agent = ("--namespace=kube-system", "exec", "daemonset/tegra-gpu-agent", "--", "python3.11", "-c")
+    policies = json.loads(cluster.kubectl(*agent, READ_POLICIES))
+    assert policies[cluster.get("pod", "rewritten")["metadata"]["uid"]] == "fixed-share"
+    cluster.kubectl("delete", "pod", "as-published", "rewritten")
 
 
 def device(place: Path) -> dict[str, Any]:

@@ -119,6 +119,7 @@ CHOICES = {
     "metrics": Choice(metrics_on_host=True, agent=("report", "best-effort")),
     "time-slicing": Choice(TIME_SLICING, agent=("evict", "best-effort")),
     "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
+    "per-pod": Choice(units(), agent=("report", "per-pod")),
     "elsewhere": Choice(units() | OTHER_PLACE, agent=("report", "burst-share")),
     "koordinator": Choice(units(preset="koordinator"), agent=("report", "best-effort")),
     "devices": Choice(DEVICES | BOARD_METRICS, agent=("report", "best-effort")),

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/dra.md: Kubernetes takes its manifests, and the driver's slice. It names the driver's classes."""
+"""Kubernetes takes the manifests of docs/dra.md and docs/other-systems.md, and the driver's slice.
+
+docs/dra.md names the driver's classes.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ from tests.unit.plugin.dra.objects import gpu
 Object = dict[str, Any]
 
 PAGE = markdown.read(CHECKOUT / "docs/dra.md")
+OTHER_SYSTEMS = markdown.read(CHECKOUT / "docs/other-systems.md")
 MANIFESTS: list[Object] = [
     manifest
-    for block in PAGE.blocks
+    for block in (*PAGE.blocks, *OTHER_SYSTEMS.blocks)
     if block.text.startswith("apiVersion:")
     for manifest in yaml.safe_load_all(block.text)
 ]

@@ -213,7 +213,7 @@ def test_status_of_the_page_is_what_status_yml_prints() -> None:
     found = {"boards": boards, "tokens": [token], "agents_join_with": "agents", "nodes": nodes}
     (block,) = [one for one in markdown.read(CHECKOUT / RENDERED).blocks if one.language == "console"]
     assert block.text.partition("\n")[2].rstrip("\n").split("\n\n") == [
-        gpu_status.table({"nodes": nodes, "unseen": []}),
+        gpu_status.table({"nodes": nodes, "unseen": [], "not_advertised": []}),
         gpu_status_credentials.table(found),
         gpu_status_credentials.reboots_table(found),
     ]

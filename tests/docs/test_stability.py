@@ -160,6 +160,7 @@ NAME = re.compile(
 NOT_SERVED = {
     "nvidia.com/gpu.present": "NVIDIA's label, which the plugin does not set",
     "nvidia.com/mig.capable": "the same",
+    "nvidia.com/priority": "HAMi's resource, which check-manifest finds",
 }
 
 

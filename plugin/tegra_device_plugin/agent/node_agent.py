@@ -14,7 +14,7 @@ from tegra_device_plugin.agent.memory import MemoryUse
 from tegra_device_plugin.agent.nvgpu import Kernel
 from tegra_device_plugin.agent.pods import CONTAINER_LOGS, POD_LOGS, Pods, UnitResources
 from tegra_device_plugin.agent.weights import Weights
-from tegra_device_plugin.config.settings import AgentSettings
+from tegra_device_plugin.config.settings import WEIGHTED, AgentSettings
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.system import mounts
 from tegra_device_plugin.system.hosttree import HostTree
@@ -55,7 +55,7 @@ class Agent(Service[AgentSettings]):
         pods = Pods(settings.pod_resources, host, unit_resources(settings))
         overhead = settings.units.context_overhead if settings.units else 0
         guard = Guard(MemoryUse(settings.host_root), host, pods, settings.mode, overhead)
-        weights = Weights(host, pods, self._kernel) if settings.qos_policy == "burst-share" else None
+        weights = self._weights(host, pods)
         unused = self._unused(guard, host, pods)
         logger.info("mode %s, policy %s", settings.mode, settings.qos_policy)
         async with AsyncExitStack() as stack:
@@ -78,6 +78,16 @@ class Agent(Service[AgentSettings]):
             if weights:
                 parts.append(weights.run())
             await self._run_parts(*parts)
+
+    def _weights(self, host: HostTree, pods: Pods) -> Weights | None:
+        if self._settings.qos_policy not in WEIGHTED:
+            return None
+        policies = None
+        if self._settings.qos_policy == "per-pod":
+            from tegra_device_plugin.agent.pod_policies import PodPolicies, sockets  # noqa: PLC0415 - off by default
+
+            policies = PodPolicies(lambda: sockets(host), pods)
+        return Weights(host, pods, self._kernel, policies)
 
     def _unused(self, guard: Guard, host: HostTree, pods: Pods) -> Unused | None:
         settings = self._settings

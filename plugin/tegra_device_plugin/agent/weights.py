@@ -13,7 +13,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tegra_device_plugin.agent import nvgpu
 from tegra_device_plugin.agent.nvgpu import MAX_TIMESLICE_US, MIN_TIMESLICE_US, ControlNode, Kernel, Tsg
@@ -21,6 +21,9 @@ from tegra_device_plugin.agent.pods import Pods, members
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog, describe_error
 from tegra_device_plugin.system.waiting import BlockingCalls
+
+if TYPE_CHECKING:
+    from tegra_device_plugin.agent.pod_policies import PodPolicies
 
 State = Literal["weighted", "busy", "unsupported", "failing"]
 
@@ -69,15 +72,19 @@ def timeslices(tsgs: Iterable[Tsg], pods: Mapping[int, str], percent: Mapping[st
 
 
 class Weights:
-    """The policy `burst-share`: its `state`, and the `slices` at the last observation."""
+    """The policies `burst-share` and `per-pod`: their `state`, and the `slices` at the last observation."""
 
-    def __init__(self, host: HostTree, pods: Pods, kernel: Kernel) -> None:
+    def __init__(
+        self, host: HostTree, pods: Pods, kernel: Kernel, policies: PodPolicies | None = None
+    ) -> None:
+        """With `policies`, they choose the pods that have a weight."""
         self.state: State = "unsupported"
         self.slices: tuple[Slice, ...] = ()
         self.observed_at = 0.0
         self._host = host
         self._pods = pods
         self._kernel = kernel
+        self._policies = policies
         self._node: ControlNode | None = None
         self._blocking = BlockingCalls(CALL_DEADLINE_SECONDS)
         self._problem_log = ProblemLog()
@@ -98,7 +105,14 @@ class Weights:
         try:
             tsgs, pods = await self._blocking.run(self._list)
             await self._pods.refresh(set(pods.values()))
-            percent = {uid: self._pods.share(uid).percent for uid in pods.values()}
+            policies = self._policies
+            if policies:
+                await policies.refresh(set(pods.values()))
+            percent = {
+                uid: self._pods.share(uid).percent
+                for uid in pods.values()
+                if policies is None or policies.weighted(uid)
+            }
             wanted = timeslices(tsgs, pods, percent)
             self._save_original(tsg for tsg in tsgs if tsg.id in wanted)
             await self._blocking.run(lambda: self._set(tsgs, wanted))

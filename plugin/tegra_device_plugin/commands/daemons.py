@@ -74,6 +74,7 @@ def _agent_arguments(parser: argparse.ArgumentParser) -> None:
         choices=QOS_POLICIES,
         default="best-effort",
         help="best-effort: the driver's own time slices; burst-share: time slices by the pods' gpu-core; "
+        "per-pod: each pod's annotation metax-tech.com/sgpu-qos-policy chooses one of them; "
         "fixed-share is rejected, as the driver has no ceiling (default: best-effort)",
     )
     parser.add_argument(

@@ -27,6 +27,7 @@ from tegra_device_plugin.commands.common import (
 from tegra_device_plugin.config import dra_modes
 from tegra_device_plugin.config.file import read_file
 from tegra_device_plugin.config.options import ConfigError
+from tegra_device_plugin.config.settings import WEIGHTED
 from tegra_device_plugin.config.units import describe
 from tegra_device_plugin.sharing import koordinator
 from tegra_device_plugin.system.atomicfile import replace_file
@@ -89,8 +90,9 @@ def _labels_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser, "settings of `run`, for the labels on sharing")
     parser.add_argument(
         "--qos-policy",
-        choices=("best-effort", "burst-share"),
-        help="that of `agent` here; burst-share gives a label that says if this board's driver can do it",
+        choices=("best-effort", *WEIGHTED),
+        help="that of `agent` here; burst-share and per-pod give a label that says if this board's driver "
+        "can do it",
     )
     parser.add_argument(
         "--output",
@@ -105,7 +107,7 @@ def _labels_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _labels(options: argparse.Namespace) -> int:
     """Print or write the labels; the exit code shows whether there are any."""
-    weighted = options.qos_policy == "burst-share"
+    weighted = options.qos_policy in WEIGHTED
     with board_root(options) as root:
         content = read_file(options.config, root)
         detection = detect(root)

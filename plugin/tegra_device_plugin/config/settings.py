@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 Mode = Literal["report", "evict"]
 MODES: tuple[Mode, ...] = ("report", "evict")
-# MetaX's names. `fixed-share` is parsed only to reject it with the reason.
-QosPolicy = Literal["best-effort", "fixed-share", "burst-share"]
-QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share")
+# MetaX's names, and `per-pod`, where pods choose one. `fixed-share` is parsed only to reject it with reason.
+QosPolicy = Literal["best-effort", "fixed-share", "burst-share", "per-pod"]
+QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share", "per-pod")
+WEIGHTED: tuple[QosPolicy, ...] = ("burst-share", "per-pod")
+"""The policies that set time slices."""
 
 GPU_LIMIT_DIR = Path("/var/lib/tegra-gpu-limit")
 GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
@@ -148,9 +150,9 @@ def load_agent(
             "--qos-policy fixed-share: nvgpu cannot limit a pod to its share while other pods are idle: "
             "a busy pod gets the idle time. Use burst-share, which divides time under contention"
         )
-    if qos_policy == "burst-share" and not (content.units and content.units.core):
+    if qos_policy in WEIGHTED and not (content.units and content.units.core):
         raise ConfigError(
-            "--qos-policy burst-share: this configuration has no percents of the GPU's time, "
+            f"--qos-policy {qos_policy}: this configuration has no percents of the GPU's time, "
             "so there are no weights: configure sharing.units with a preset that has them"
         )
     if mode == "evict" and not (content.units and content.units.context_overhead):

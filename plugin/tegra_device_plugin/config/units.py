@@ -98,6 +98,12 @@ PRESETS = {
             ),
         )
     ),
+    # MetaX's sGPU, by HAMi's names; 16: the most shares of one GPU. Without memory or percents it means all.
+    "metax": Preset(
+        core=Core("metax-tech.com/vcore", without_memory="refused"),
+        memory=Memory("metax-tech.com/vmemory", (GIB,)),
+        count=Count("metax-tech.com/sgpu", 16),
+    ),
     # Its gpu-memory is in bytes: too many ids for a list.
     "koordinator": Preset(
         core=Core("koordinator.sh/gpu-core", without_memory="refused"),

@@ -62,7 +62,7 @@ def test_labels_show_sharing(
     ("board", "state", "policy", "label"),
     [
         ("orinnano-jp6", "ready", "burst-share", "weighted"),
-        ("nano-jp4", "ready", "burst-share", "weighted"),
+        ("nano-jp4", "ready", "per-pod", "weighted"),
         ("thor5000-jp70", "ready", "burst-share", "unsupported"),
         ("orinnano-jp6", "ready", "best-effort", None),
         ("orinnano-jp6", "unpowered", "burst-share", None),

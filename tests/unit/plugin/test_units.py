@@ -80,6 +80,10 @@ EXPECTED: dict[str, tuple[dict[str, int], dict[str, str]]] = {
             "ALIYUN_COM_GPU_MEM_DEV": "6",
         },
     ),
+    "metax": (
+        {"metax-tech.com/vcore": 100, "metax-tech.com/vmemory": 6, "metax-tech.com/sgpu": 16},
+        {"NVIDIA_GPU_MEMORY_LIMIT": "2048"},
+    ),
     "koordinator": (
         {
             "koordinator.sh/gpu-core": 100,
@@ -172,6 +176,7 @@ NEEDS_NO_MEMORY: dict[str, list[tuple[int, ...]]] = {
     "qgpu": [(100,)],
     "vcuda": [(100,)],
     "gpushare": [],
+    "metax": [(), ()],
     "koordinator": [(), ()],
 }
 

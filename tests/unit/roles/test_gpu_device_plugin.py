@@ -191,6 +191,7 @@ def test_the_role_knows_every_preset() -> None:
         ("evict", "best-effort", None, {"drop": ["ALL"], "add": ["KILL"]}),
         ("report", "burst-share", True, None),
         ("evict", "burst-share", True, None),
+        ("report", "per-pod", True, None),
     ],
 )
 def test_agent_has_the_rights_of_its_mode(
@@ -209,6 +210,9 @@ def test_agent_has_the_rights_of_its_mode(
     find_command("agent").add_arguments(parser)
     options = parser.parse_args(container["args"][1:])
     assert (options.mode, options.qos_policy) == (mode, policy)
+    of_runtime = [one for one in spec["volumes"] if one["hostPath"]["path"] == "/run/k3s"]
+    assert bool(of_runtime) == (policy == "per-pod")
+    assert {one["name"] for one in spec["volumes"]} == {one["name"] for one in container["volumeMounts"]}
 
 
 SHARED = {"name": "nvidia.com/gpu", "replicas": 2}

@@ -167,6 +167,7 @@ def test_board_that_builds_an_image_can_do_it(boards: Data, expected: dict[str, 
         ({}, {"agent": {"enabled": True, "unusedAfter": "10m"}}, None),
         ({}, {"agent": {"enabled": False, "unusedAfter": "10"}}, None),
         ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}}, "none is configured here"),
+        ({}, {"agent": {"enabled": True, "qosPolicy": "per-pod"}}, "none is configured here"),
         ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}, "config": UNITS}, None),
     ],
 )

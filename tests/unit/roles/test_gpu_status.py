@@ -183,6 +183,24 @@ def test_pod_without_its_scheduler_is_found(spec: Data, status: Data, scheduler:
     assert observe.unseen_by({"spec": {"containers": [], **spec}, "status": status}) == scheduler
 
 
+def test_pending_pods_that_request_what_no_node_advertises_are_named() -> None:
+    foreign = {"requests": {GPU: 1, "koordinator.sh/gpu-memory": 1 << 30, "metax-tech.com/sgpu": 1}}
+    cameras = {"requests": {"example.com/camera": 1}}
+    pods = (
+        pod("metax", "Pending", on="") | foreign,
+        pod("placed", "Pending") | foreign,
+        pod("ended", "Failed", on="") | foreign,
+        pod("camera", "Pending", on="") | cameras,
+    )
+    found = status_with(json.dumps(as_dict([], {})), *pods)
+    names = ["koordinator.sh/gpu-memory", "metax-tech.com/sgpu"]
+    assert found["not_advertised"] == [{"namespace": "n", "pod": "metax", "resources": names}]
+    assert (
+        "n/metax requests koordinator.sh/gpu-memory, metax-tech.com/sgpu, which no node advertises: check "
+        "its manifest with `tegra-device-plugin check-manifest`" in filters.table(found)
+    )
+
+
 def test_shared_gpu_lists_pending_and_ended_pods() -> None:
     pods = (pod("p"), pod("q"), pod("waits", "Pending", on=""), pod("ended", "Succeeded"))
     held = {"p": "igpu0::0", "q": "igpu0::1", "ended": "igpu0::2", "other": "igpu0::3"}

@@ -177,6 +177,12 @@ listening sockets for the preset `argus`, the power mode for `boardMetrics`. Ren
 {{- if .hostPID }}
 {{- $_ := set $pod "hostPID" true }}
 {{- end }}
+{{- range $name, $path := .hostPaths }}
+{{- $mount := dict "name" $name "mountPath" (printf "/host%s" $path) "readOnly" true }}
+{{- $_ := set $container "volumeMounts" (append $container.volumeMounts $mount) }}
+{{- $host := dict "path" $path "type" "Directory" }}
+{{- $_ := set $pod "volumes" (append $pod.volumes (dict "name" $name "hostPath" $host)) }}
+{{- end }}
 {{- range $key, $value := .securityContext }}
 {{- if kindIs "invalid" $value }}
 {{- $_ := unset $context $key }}
