@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
+from io import StringIO
 from typing import Any
 
 import yaml
@@ -60,6 +61,9 @@ HIDDEN = "(hidden)"  # what role redact puts in place of a secret
 BLOCK = re.compile(r"""(?m)^(?=["']?\w[\w-]*\+?["']?[ \t]*:)""")
 
 
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
 class UnreadError(ValueError):
     """K3s cannot read the file; the text says why, without the file's content."""
 
@@ -84,7 +88,8 @@ def parse(text: str) -> dict[Any, Any]:
 def parse_yaml(text: str) -> dict[Any, Any]:
     """Keys and values in a text; UnreadError where it has others."""
     try:
-        parsed = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506 - safe
+        # A stream, because libyaml takes no subclass of str, as unsafe texts are up to ansible-core 2.18.
+        parsed = yaml.load(StringIO(text), Loader=LOADER)  # noqa: S506 - a safe one
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 1
         raise UnreadError(f"line {line}: {error.problem}") from error

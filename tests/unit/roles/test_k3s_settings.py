@@ -323,6 +323,13 @@ def test_file_that_is_not_understood_is_named_without_its_text(tmp_path: Path, t
     assert "planted" not in found["found"]
 
 
+def test_unsafe_text_of_an_older_ansible_core_is_understood() -> None:
+    class AnsibleUnsafeText(str):
+        """A subclass of str, as ansible-core has it up to 2.18."""
+
+    assert reading.parse(AnsibleUnsafeText("node-name: a")) == {"node-name": "a"}
+
+
 @pytest.mark.parametrize(
     "text",
     [
