@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -39,15 +41,26 @@ def before(installed: Helm, release: Path) -> Helm:
     return replace(installed, chart=release / DIRECTORY / "chart")
 
 
+def known(values: Any, schema: dict[str, Any]) -> Any:
+    """The values that a chart with this schema takes."""
+    if not isinstance(values, dict) or "properties" not in schema:
+        return values
+    entries = schema["properties"]
+    return {key: known(value, entries[key]) for key, value in values.items() if key in entries}
+
+
 @pytest.mark.parametrize("name", EACH)
 def test_helm_upgrades_the_release_and_rolls_it_back(
     installed: Helm, before: Helm, server: ApiServer, name: str
 ) -> None:
-    apply(before, EACH[name])
+    schema = json.loads((before.chart / "values.schema.json").read_text())
+    apply(before, known(EACH[name], schema))
     first = found(server, "daemonsets")
     assert first
     apply(installed, EACH[name])
-    for program, one in found(server, "daemonsets").items():
+    upgraded = found(server, "daemonsets")
+    for program in first:
+        one = upgraded[program]
         # It is the same object, so its pods are replaced one by one.
         assert one["metadata"]["uid"] == first[program]["metadata"]["uid"]
         assert one["spec"]["selector"] == {"matchLabels": {NAME: program}}
@@ -122,8 +135,11 @@ def test_kubectl_applies_the_manifests_over_those_of_the_release(
 ) -> None:
     try:
         uids = set()
-        for checkout in (release, CHECKOUT, release, CHECKOUT):
-            server.kubectl("apply", "--kustomize", checkout / DIRECTORY / overlay)
+        own = CHECKOUT / DIRECTORY / overlay
+        there = release / DIRECTORY / overlay
+        former = there if there.is_dir() else release / DIRECTORY / "base"
+        for directory in (former, own, former, own):
+            server.kubectl("apply", "--kustomize", directory)
             uids |= {one["metadata"]["uid"] for one in found(server, "daemonsets").values()}
         assert len(uids) == len(found(server, "daemonsets"))
     finally:
