@@ -45,8 +45,9 @@ def known(values: Any, schema: dict[str, Any]) -> Any:
     """The values that a chart with this schema takes."""
     if not isinstance(values, dict) or "properties" not in schema:
         return values
-    entries = schema["properties"]
-    return {key: known(value, entries[key]) for key, value in values.items() if key in entries}
+    entries = {key: entry for key, entry in schema["properties"].items() if key in values}
+    taken = (key for key, entry in entries.items() if values[key] in entry.get("enum", [values[key]]))
+    return {key: known(values[key], entries[key]) for key in taken}
 
 
 @pytest.mark.parametrize("name", EACH)
