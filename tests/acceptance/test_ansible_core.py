@@ -7,6 +7,7 @@ from tests.acceptance.cluster import Cluster
 from tests.acceptance.playbook import PlaybookRun, run_playbook
 from tests.ansible_core import NEWEST, OLDEST
 from tests.lab import lab
+from tests.lab.board import switch_on_after_reboot
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
@@ -29,6 +30,7 @@ def test_board_is_installed_asked_and_reset_with(release: str, board: str) -> No
         play("drift.yml").unchanged()
         play("status.yml").unchanged()
         play("verify.yml").checked()
+        switch_on_after_reboot(server, always=True)
         play("reboot.yml").checked()
         play("reset.yml", f"--extra-vars=k3s_reset_cluster={server.name}").checked()
         assert server.exec("sh", "-c", "ls /usr/local/bin/k3s", check=False) == ""
