@@ -27,6 +27,8 @@ ANNOTATION = "metax-tech.com/sgpu-qos-policy"
 DIRECTORY = "/run/k3s"
 # K3s has one of them: its own containerd, or its adapter for Docker.
 SOCKETS = (f"{DIRECTORY}/containerd/containerd.sock", f"{DIRECTORY}/cri-dockerd/cri-dockerd.sock")
+# Both have the same messages here. K3s' adapter for Docker has no v1 in K3s 1.25.4 (cri-dockerd 0.2).
+VERSIONS = ("v1", "v1alpha2")
 BEST_EFFORT, BURST_SHARE, FIXED_SHARE = "best-effort", "burst-share", "fixed-share"
 # Limit of the answer, which has the annotations of all pods.
 _MAX_BYTES = 16 * 1024 * 1024
@@ -124,10 +126,16 @@ async def _list(socket: Path) -> cri.ListPodSandboxResponse:
     check_descriptors()
     options = [("grpc.max_receive_message_length", _MAX_BYTES)]
     async with aio.insecure_channel(f"unix:{socket}", options=options) as channel:
-        call: grpc.aio.UnaryUnaryMultiCallable[cri.ListPodSandboxRequest, cri.ListPodSandboxResponse]
-        call = channel.unary_unary(
-            "/runtime.v1.RuntimeService/ListPodSandbox",
-            cri.ListPodSandboxRequest.SerializeToString,
-            cri.ListPodSandboxResponse.FromString,
-        )
-        return await call(cri.ListPodSandboxRequest(), timeout=_DEADLINE_SECONDS)
+        for version in VERSIONS:
+            call: grpc.aio.UnaryUnaryMultiCallable[cri.ListPodSandboxRequest, cri.ListPodSandboxResponse]
+            call = channel.unary_unary(
+                f"/runtime.{version}.RuntimeService/ListPodSandbox",
+                cri.ListPodSandboxRequest.SerializeToString,
+                cri.ListPodSandboxResponse.FromString,
+            )
+            try:
+                return await call(cri.ListPodSandboxRequest(), timeout=_DEADLINE_SECONDS)
+            except aio.AioRpcError as error:
+                if error.code() != grpc.StatusCode.UNIMPLEMENTED:
+                    raise
+    raise NoRuntimeError(f"it has no RuntimeService of CRI {' or '.join(VERSIONS)}")

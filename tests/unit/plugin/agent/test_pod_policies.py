@@ -26,7 +26,7 @@ WEIGHT_OF_40, OWN_TURN = 8000, 1024
 class Runtime:
     """A SIMULATED container runtime, with the sandboxes of pods."""
 
-    def __init__(self, socket: Path) -> None:
+    def __init__(self, socket: Path, version: str = "v1") -> None:
         self.socket = socket
         self.answer = cri.ListPodSandboxResponse()
         self.queries = 0
@@ -34,7 +34,7 @@ class Runtime:
         handlers: dict[str, grpc.RpcMethodHandler[bytes, bytes]] = {
             "ListPodSandbox": grpc.unary_unary_rpc_method_handler(self._list)
         }
-        services = grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", handlers)
+        services = grpc.method_handlers_generic_handler(f"runtime.{version}.RuntimeService", handlers)
         self.server.add_generic_rpc_handlers((services,))
         self.server.add_insecure_port(f"unix:{socket}")
         self.server.start()
@@ -133,6 +133,21 @@ async def test_each_socket_is_tried_and_named(runtime: Runtime, tmp_path: Path) 
     assert await pod_policies.read([missing, runtime.socket]) == {uid(1): "best-effort"}
     with pytest.raises(NoRuntimeError, match=r"missing\.sock does not exist"):
         await pod_policies.read([missing])
+
+
+@pytest.mark.parametrize("version", ["v1", "v1alpha2", "v2"])
+async def test_runtimes_with_an_older_cri_answer_too(version: str) -> None:
+    with tempfile.TemporaryDirectory(prefix="cri-", dir="/tmp") as directory:
+        runtime = Runtime(Path(directory, "cri-dockerd.sock"), version)
+        runtime.creates(1, "best-effort")
+        try:
+            if version in pod_policies.VERSIONS:
+                assert await pod_policies.read([runtime.socket]) == {uid(1): "best-effort"}
+            else:
+                with pytest.raises(NoRuntimeError, match="it has no RuntimeService of CRI v1 or v1alpha2"):
+                    await pod_policies.read([runtime.socket])
+        finally:
+            runtime.server.stop(None).wait()
 
 
 def test_the_sockets_are_those_of_k3s(tmp_path: Path) -> None:
