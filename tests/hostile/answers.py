@@ -55,7 +55,7 @@ def facts(board: str, asked: float) -> Answer:
         model="Jetson Orin Nano",
         module="orin-nano",
         soc="tegra234",
-        power_mode="15W",
+        power_mode={"id": 0, "name": "15W"},
         reboot={"required": False, "packages": ["libc6"], "kernel": None},
         jtop={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "version": None},
         image_supply={**dict.fromkeys(RUNS_ON, False), "command": None, "program": None, "trusted": []},
