@@ -159,7 +159,10 @@ async def test_shares_are_preferred_of_different_devices(
 ) -> None:
     save(config, DEVICES.replace("- paths", "- count: 2\n        paths"))
     async with start(f"--config={config}"):
-        await kubelet.until(lambda: kubelet.allocatable(CAMERA) == 4, "two shares of each camera")
+        await kubelet.until(
+            lambda: kubelet.allocatable(CAMERA) == 4 and GPU in kubelet.clients,
+            "two shares of each camera, and the GPU, which registers by itself",
+        )
         client = kubelet.clients[CAMERA]
         assert client.options.get_preferred_allocation_available
         assert not kubelet.clients[GPU].options.get_preferred_allocation_available
