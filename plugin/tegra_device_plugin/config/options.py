@@ -4,7 +4,7 @@
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from tegra_device_plugin.system.kubernetes import CDI_VERSIONS
 
@@ -14,9 +14,7 @@ DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-cri"]
 DEVICE_LIST_STRATEGIES: tuple[DeviceListStrategy, ...] = ("envvar", "volume-mounts", "cdi-cri")
 
 ForeignMetrics = Literal["dcgm", "gpu-fractioning", "hami", "kepler", "node-exporter"]
-FOREIGN_METRICS: tuple[ForeignMetrics, ...] = (
-    *("dcgm", "gpu-fractioning", "hami", "kepler", "node-exporter"),
-)
+FOREIGN_METRICS: tuple[ForeignMetrics, ...] = get_args(ForeignMetrics)
 
 # A DNS subdomain, as a node's name must be.
 _NODE = r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"

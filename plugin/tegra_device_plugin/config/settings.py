@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 from tegra_device_plugin.config.file import File, Sharing, read_file
 from tegra_device_plugin.config.options import (
@@ -34,7 +34,7 @@ Mode = Literal["report", "evict"]
 MODES: tuple[Mode, ...] = ("report", "evict")
 # MetaX's names, and `per-pod`, where pods choose one. `fixed-share` is parsed only to reject it with reason.
 QosPolicy = Literal["best-effort", "fixed-share", "burst-share", "per-pod"]
-QOS_POLICIES: tuple[QosPolicy, ...] = ("best-effort", "fixed-share", "burst-share", "per-pod")
+QOS_POLICIES: tuple[QosPolicy, ...] = get_args(QosPolicy)
 WEIGHTED: tuple[QosPolicy, ...] = ("burst-share", "per-pod")
 """The policies that set time slices."""
 

@@ -8,6 +8,11 @@ objects take a dict of `root`, which is the chart's context, and `program`.
 {{ eq .Values.api "dra" | ternary "tegra-dra-driver" "tegra-device-plugin" }}
 {{- end }}
 
+{{/* The programs that this release runs, as JSON. */}}
+{{- define "tegra-device-plugin.programs" -}}
+{{ list (include "tegra-device-plugin.main" .) (.Values.agent.enabled | ternary "tegra-gpu-agent" "") | compact | toJson }}
+{{- end }}
+
 {{/* A program's name after another base: `-agent` and `-dra-driver` are added, and 63 characters are the limit. */}}
 {{- define "tegra-device-plugin.derived" -}}
 {{- $suffix := get (dict "tegra-gpu-agent" "-agent" "tegra-dra-driver" "-dra-driver") .program -}}
