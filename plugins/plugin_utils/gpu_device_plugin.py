@@ -410,6 +410,7 @@ FILTERS = {
     "gpu_device_plugin_may_use_other_api": may_use_other_api,
     "gpu_device_plugin_offers": offers,
     "gpu_device_plugin_builders": plugin_image.builders,
+    "gpu_device_plugin_lacks_wheels": plugin_image.lacks_wheels,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
     "gpu_device_plugin_wrong_archive": plugin_image.wrong_archive,
 }
