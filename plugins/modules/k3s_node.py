@@ -27,6 +27,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
     NotOfferedError,
+    lacking,
     wait_offered,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
@@ -387,7 +388,8 @@ def main() -> None:
             run("label", "--overwrite", "node", name, *missing)
         # After the labels: what serves the resources may be scheduled by them.
         renewed = renew(selector, name, after, deadline) if module.params["renew"] else False
-        if offers:
+        is_settled = not missing and not renewed and not lacking(node, offers)
+        if offers and not is_settled:
             node = wait_offered(name, offers, _left(deadline))
     except (NotRenewedError, NotOfferedError) as error:
         words = "\n" + explained(selector, name) if selector else ""

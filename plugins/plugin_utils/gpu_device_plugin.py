@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -313,6 +314,23 @@ def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]], node: str)
     return not known or any(one["labels"].get(other) for one in there)
 
 
+def present(objects: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of the DaemonSets that may be there, by the results of module k3s_nodes; `objects` are KIND/NAME."""
+    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    return [one for one in objects if not known or one.partition("/")[2] in {*itertools.chain(*known)}]
+
+
+def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the cluster may have objects of a configuration or an API that no board has.
+
+    `servers` are the results of module k3s_nodes. Of such objects the DaemonSet goes last.
+    """
+    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    names = (*configurations.DAEMONSETS.values(), manifests.AGENT)
+    ours = {one for one in itertools.chain(*known) if one.startswith(names)}
+    return not known or not ours <= {*kept}
+
+
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:
     """What the node offers when all is well, at least: an extended resource, or devices of the DRA driver."""
     return {manifests.DRIVER if api == "dra" else manifests.resource(config): 1}
@@ -407,8 +425,10 @@ def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]
 FILTERS = {
     "gpu_device_plugin_plan": plan,
     "gpu_device_plugin_manifest": manifest,
+    "gpu_device_plugin_may_have_surplus": may_have_surplus,
     "gpu_device_plugin_may_use_other_api": may_use_other_api,
     "gpu_device_plugin_offers": offers,
+    "gpu_device_plugin_present": present,
     "gpu_device_plugin_builders": plugin_image.builders,
     "gpu_device_plugin_lacks_wheels": plugin_image.lacks_wheels,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,

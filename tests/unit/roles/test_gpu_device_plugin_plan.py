@@ -238,6 +238,25 @@ def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
     assert planning.may_use_other_api(api, servers, "a") is expected
 
 
+@pytest.mark.parametrize(
+    ("servers", "may_have", "present"),
+    [
+        ([{"daemonsets": ["svclb", "tegra-device-plugin"]}], False, []),
+        ([{"daemonsets": ["tegra-device-plugin", "tegra-gpu-agent"]}], True, ["daemonset.apps/tegra-gpu-agent"]),
+        ([{"daemonsets": ["tegra-device-plugin-old"]}], True, []),
+        ([{"daemonsets": ["tegra-dra-driver"]}, {"failed": True}], True, []),
+        # The cluster is silent, or has none yet.
+        ([{"unreachable": True}], True, ["daemonset.apps/tegra-gpu-agent"]),
+        ([{"daemonsets": []}], True, ["daemonset.apps/tegra-gpu-agent"]),
+    ],
+)
+def test_objects_that_must_go_are_looked_for_where_the_cluster_may_have_some(
+    servers: list[Data], may_have: bool, present: list[str]
+) -> None:
+    assert planning.may_have_surplus(["tegra-device-plugin"], servers) is may_have
+    assert planning.present(["daemonset.apps/tegra-gpu-agent"], servers) == present
+
+
 def unused(**settings: Any) -> set[str]:
     return {one.partition("/")[2] for objects in plan(**settings)["unused"].values() for one in objects}
 

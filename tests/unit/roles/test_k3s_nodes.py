@@ -521,6 +521,21 @@ def test_labels_are_set_and_pods_stay_for_who_only_waits(
     assert commands == [("label", "--overwrite", "node", BOARD, "new=1", "old-")]
 
 
+def test_node_that_offers_its_gpu_is_read_once_more_only_after_a_change(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]]
+) -> None:
+    there = node(gpu="1") | {"metadata": {"labels": {}}}
+    waits: list[Data] = []
+    monkeypatch.setattr(node_module, "wait_offered", lambda _, offers, __: waits.append(offers) or there)
+    offers = {"nvidia.com/gpu": 1}
+    assert prepared(monkeypatch, offers=offers)["changed"] is False
+    assert waits == [{}]
+    assert prepared(monkeypatch, offers=offers, labels={"new": "1"})["changed"] is True
+    assert waits == [{}, {}, offers]
+    prepared(monkeypatch, offers={"gpu.example.org": 1})  # devices of a DRA driver are counted apart
+    assert waits == [{}, {}, offers, {}, {"gpu.example.org": 1}]
+
+
 RECORD = "jetson-k3s.github.io/board"
 
 
