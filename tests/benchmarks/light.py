@@ -54,8 +54,7 @@ def node(board: str) -> Answer:
 def nodes(_board: str, _arguments: Answer) -> Answer:
     """The cluster with all boards."""
     found = [node(one) for one in names(int(os.environ["LIGHT_BOARDS"]))]
-    daemonsets = [{"name": "tegra-device-plugin", "labels": {}}]
-    settings: Answer = {"settings": {}, "ranges": {}, "daemonsets": daemonsets}
+    settings: Answer = {"settings": {}, "ranges": {}, "daemonsets": ["tegra-device-plugin"]}
     return {"installed": True, "version": NEW, **settings, "nodes": found}
 
 
