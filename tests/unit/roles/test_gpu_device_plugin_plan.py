@@ -242,7 +242,11 @@ def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
     ("servers", "may_have", "present"),
     [
         ([{"daemonsets": ["svclb", "tegra-device-plugin"]}], False, []),
-        ([{"daemonsets": ["tegra-device-plugin", "tegra-gpu-agent"]}], True, ["daemonset.apps/tegra-gpu-agent"]),
+        (
+            [{"daemonsets": ["tegra-device-plugin", "tegra-gpu-agent"]}],
+            True,
+            ["daemonset.apps/tegra-gpu-agent"],
+        ),
         ([{"daemonsets": ["tegra-device-plugin-old"]}], True, []),
         ([{"daemonsets": ["tegra-dra-driver"]}, {"failed": True}], True, []),
         # The cluster is silent, or has none yet.

@@ -185,29 +185,6 @@ def test_bad_images_are_refused_with_the_remedy(tmp_path: Path, bundle: Path) ->
         assert [path for path in bundle.iterdir() if path.name.startswith(".")] == []
 
 
-SKOPEO = """\
-#!/bin/sh
-[ "$4" = arm64 ] || { echo 'FATA[0000] no image found in image index for architecture "amd64"' >&2; exit 1; }
-cp "$IMAGE" "${8#oci-archive:}"
-"""
-
-
-def test_image_of_a_registry_is_copied_by_its_digest(tmp_path: Path, bundle: Path) -> None:
-    """SIMULATED skopeo: it has an image for arm64 alone."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/skopeo").write_text(SKOPEO)
-    (tmp_path / "bin/skopeo").chmod(0o755)
-    image = oci_archive(tmp_path / "image.tar", "x:y", {"arm64": [FIRST]})
-    names = {
-        f"registry.example.com:5000/app:1.0@sha256:{'a' * 64}": "registry.example.com:5000/app:1.0",
-        f"registry.example.com/app@sha256:{'a' * 64}": f"registry.example.com/app:sha256-{'a' * 12}",
-    }
-    for reference, name in names.items():
-        arguments = {"path": str(bundle), "images": [reference], "architectures": ["arm64", "amd64"]}
-        said = answer("bundle_images", arguments, PATH=f"{tmp_path}/bin:/usr/bin:/bin", IMAGE=image)
-        assert [(one["name"], one["source"]) for one in said["images"]] == [(name, reference)], said
-
-
 PLAY = """\
 - hosts: server
   gather_facts: false
