@@ -303,19 +303,24 @@ def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Ma
     return not lacks and nvidia_docker.keeps_images(bundled, docker, image.archive)
 
 
-def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]], node: str) -> bool:
+def may_use_other_api(
+    api: str, servers: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]
+) -> bool:
     """Whether pods of the node may use a GPU by the other API: it has the label, or the cluster is silent.
 
-    `servers` are the results of module k3s_nodes.
+    `servers` are the results of module k3s_nodes, `nodes` what they say of this node.
     """
     (other,) = (label for name, label in manifests.API_LABELS.items() if name != api)
-    known = [server for server in servers if server.get("daemonsets")]
-    there = (one for server in known for one in server.get("nodes", []) if one["name"] == node)
-    return not known or any(one["labels"].get(other) for one in there)
+    return not any(server.get("daemonsets") for server in servers) or any(
+        node["labels"].get(other) for node in nodes
+    )
 
 
 def present(objects: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Those of the DaemonSets that may be there, by the results of module k3s_nodes; `objects` are KIND/NAME."""
+    """Those of the DaemonSets that may be there; `objects` are KIND/NAME.
+
+    `servers` are the results of module k3s_nodes.
+    """
     known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
     return [one for one in objects if not known or one.partition("/")[2] in {*itertools.chain(*known)}]
 

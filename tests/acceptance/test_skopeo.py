@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import urllib.request
+from http.client import HTTPConnection
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,15 +55,17 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Published]:
 
 def put_index(port: int, tag: str) -> str:
     """Give the image an index, as those of several architectures have one; return its digest."""
-    manifests = f"http://localhost:{port}/v2/app/manifests"
-    asked = urllib.request.Request(f"{manifests}/arm64", headers={"Accept": MANIFESTS})
-    with urllib.request.urlopen(asked) as answered:
-        manifest, kind = answered.read(), answered.headers["Content-Type"]
+    registry = HTTPConnection("localhost", port)
+    registry.request("GET", "/v2/app/manifests/arm64", headers={"Accept": MANIFESTS})
+    answered = registry.getresponse()
+    manifest, kind = answered.read(), answered.headers["Content-Type"]
     entry = {"mediaType": kind, "digest": digest_of(manifest), "size": len(manifest)}
     entries = [{**entry, "platform": {"os": "linux", "architecture": "arm64"}}]
     index = json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": entries}).encode()
-    request = urllib.request.Request(f"{manifests}/{tag}", index, {"Content-Type": INDEX}, method="PUT")
-    urllib.request.urlopen(request).close()
+    registry.request("PUT", f"/v2/app/manifests/{tag}", index, {"Content-Type": INDEX})
+    stored = registry.getresponse()
+    assert stored.status == 201, stored.read()
+    registry.close()
     return f"sha256:{hashlib.sha256(index).hexdigest()}"
 
 

@@ -14,7 +14,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_devi
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_configurations as configurations,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s, plugin_image
 from tegra_device_plugin.board.detection import Detection, Gpu
 from tegra_device_plugin.board.identity import Board
 from tegra_device_plugin.board.labels import node_labels
@@ -217,7 +217,7 @@ def test_image_is_loaded_unless_docker_has_and_keeps_it(
 
 def server(label: str, value: str = "true", node: str = "a") -> Data:
     labels = {f"jetson-k3s.github.io/{label}": value}
-    return {"daemonsets": ["some"], "nodes": [{"name": node, "labels": labels}]}
+    return {"daemonsets": ["some"], "nodes": [{"name": node, "board": node, "labels": labels}]}
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,8 @@ def server(label: str, value: str = "true", node: str = "a") -> Data:
 def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
     api: str, servers: list[Data], expected: bool
 ) -> None:
-    assert planning.may_use_other_api(api, servers, "a") is expected
+    nodes = k3s.nodes_by_name(servers).get("a", [])
+    assert planning.may_use_other_api(api, servers, nodes) is expected
 
 
 @pytest.mark.parametrize(
