@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from http.client import HTTPConnection
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest

@@ -526,7 +526,12 @@ def test_node_that_offers_its_gpu_is_read_once_more_only_after_a_change(
 ) -> None:
     there = node(gpu="1") | {"metadata": {"labels": {}}}
     waits: list[Data] = []
-    monkeypatch.setattr(node_module, "wait_offered", lambda _, offers, __: waits.append(offers) or there)
+
+    def wait(_name: str, offers: Data, _timeout: int) -> Data:
+        waits.append(offers)
+        return there
+
+    monkeypatch.setattr(node_module, "wait_offered", wait)
     offers = {"nvidia.com/gpu": 1}
     assert prepared(monkeypatch, offers=offers)["changed"] is False
     assert waits == [{}]
