@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
@@ -79,8 +80,8 @@ def nodes_by_name(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[Mappin
 FILTERS = {
     "k3s_asked_url": asked_url,
     "k3s_boards": boards,
-    # What nodes say is no template.
-    "k3s_nodes_by_name": lambda answers: wrap_var(nodes_by_name(answers)),
+    # What nodes say is no template. Of Ansible's own containers there is no copy but by JSON.
+    "k3s_nodes_by_name": lambda answers: wrap_var(json.loads(json.dumps(nodes_by_name(answers)))),
     "k3s_servers": servers,
     "k3s_url_host": url_host,
 }
