@@ -10,6 +10,7 @@ import json
 import os
 import random
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -194,6 +195,7 @@ PLAY = """\
         path: "{{ board }}"
         layout: directory
         blobs: "{{ blobs }}"
+        lock: "{{ ansible_facts.run_lock_path | default(omit) }}"
       register: sent
     - ansible.builtin.debug: {msg: "sent {{ sent.sent }} bytes, changed {{ sent.changed }}."}
 """
@@ -224,6 +226,37 @@ def test_link_that_was_cut_costs_only_the_last_piece(tmp_path: Path, bundle: Pat
     (board / base).unlink()
     assert "changed True." in play_text(tmp_path, play, "--check", variables=variables).said
     assert not (board / base).exists()
+
+
+LOCKED = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: COLLECTION.run_lock}
+    - ansible.builtin.copy:
+        content: "{{ lock }}"
+        dest: "{{ __run_lock_path }}"
+      when: lock is defined
+"""
+
+
+def test_lock_is_renewed_while_layers_are_sent(tmp_path: Path, bundle: Path) -> None:
+    (entry,) = bundled(bundle, docker_archive(tmp_path / "app.tar", NAME, [BASE]))["images"]
+    board, path = tmp_path / "board", tmp_path / "lock/lock.json"
+    variables: Data = {"bundle": str(bundle), "board": str(board)}
+    variables |= {"blobs": user_images.blobs([entry], manifests=True)}
+    variables |= {"__run_lock_path": str(path), "__run_lock_uploads": str(tmp_path), "__run_lock_seconds": 60}
+    play = (LOCKED + PLAY.partition("  tasks:\n")[2]).replace("COLLECTION", COLLECTION)
+    # The lock had expired, and another run has the board.
+    other: Data = {"who": "bert@ops2", "playbook": "upgrade.yml", "controller": "ops2", "process": "4712:200"}
+    other |= {"since": "2026-11-22 10:50 UTC", "until": time.monotonic() + 60}
+    ran = play_text(tmp_path, play, variables=variables | {"lock": other}, fails=True)
+    assert "bert@ops2 has run upgrade.yml on this board since this run has checked it." in ran.said
+    assert not [path for path in board.rglob("*") if path.is_file()]
+    path.unlink()
+    play_text(tmp_path, play, variables=variables)
+    assert json.loads(path.read_text())["until"] > time.monotonic() + 3000
+    assert {path.name for path in board.iterdir()} - {"partial"} == files(bundle)
 
 
 def test_damaged_part_is_removed_and_named(tmp_path: Path) -> None:
