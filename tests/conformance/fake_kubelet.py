@@ -48,6 +48,8 @@ class Client:
     lists: list[list[tuple[str, str]]] = field(default_factory=list)
     """Every message: device ids and their health."""
     live: bool = False
+    dropped: bool = False
+    """The kubelet reads no list of it any more, also none that has arrived already."""
     task: asyncio.Task[None] | None = None
 
 
@@ -254,6 +256,8 @@ class FakeKubelet(Awaited):
     async def _listen(self, client: Client) -> None:
         try:
             async for message in watch(client.channel):
+                if client.dropped:
+                    break
                 client.live = True
                 client.lists.append([(device.ID, device.health) for device in message.devices])
                 self.devices[client.resource] = dict(client.lists[-1])
@@ -279,7 +283,7 @@ class FakeKubelet(Awaited):
         elif current is client:
             self._mark_unhealthy(client.resource)
         elif self.generation == "1.26":
-            current.live = False
+            current.live, current.dropped = False, True
             await current.channel.close()  # found by resource name alone: the newcomer is dropped
         self._note()
 
