@@ -26,6 +26,7 @@ SETTINGS: Data = {
     "strict": False,
     "api": "device-plugin",
     "config": {},
+    "throttle_taint": {},
     "image": "",
     "jtop": False,
     "labels": {},
