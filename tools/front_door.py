@@ -2,8 +2,9 @@
 """Run a playbook of this checkout: what ./jetson-k3s does, except for `install`.
 
 Finds the inventory, and asks for sudo's password if a board needs one. All other options are those of
-ansible-playbook, which replaces this process, so the exit status is its own. Status 2 with a message if it
-was not started. Needs Python 3.10 or newer, and no package.
+ansible-playbook, which replaces this process, so the exit status is its own. `check-manifest` is a command of
+the device plugin's program, which replaces this process in the same way. Status 2 with a message if it was
+not started. Needs Python 3.10 or newer, and no package.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Command:
 
 INSTALL = "install"
 SNAPSHOT, PREFLIGHT, TEST, CHECK_IMAGE = "snapshot", "preflight", "test", "check-image"
+CHECK_MANIFEST = "check-manifest"
 COMPLETION = "completion"
 SHELLS = ("bash", "zsh")
 COMMANDS = {
@@ -82,6 +84,7 @@ COMMANDS = {
 }
 OTHERS = {
     INSTALL: "Make one board a node, and prove its GPU (install.sh)",
+    CHECK_MANIFEST: "Say which lines of another system's manifest run here: check-manifest FILE",
     COMPLETION: f"Print the completion of commands and boards for a shell: {' or '.join(SHELLS)}",
 }
 # Needs no board, so it needs no inventory either.
@@ -119,6 +122,14 @@ options:
   -- OPTION...             options of ansible-playbook, such as --become-password-file FILE
 
 .venv/bin/python playbooks/hil.py --help has all options.
+"""
+CHECK_MANIFEST_OPTIONS = """\
+options:
+  --config FILE     the configuration of the boards; without it, the names choose a preset
+  --host-root DIR   percentages of --config are of the memory of this board
+  --rewrite         print the manifest with the lines that run here
+
+FILE is -: the manifest comes from standard input. docs/other-systems.md explains the verdicts.
 """
 OWN_OPTIONS = {PREFLIGHT: ["--from"], CHECK_IMAGE: ["--boards"]}
 
@@ -396,6 +407,20 @@ def test(arguments: Sequence[str], env: dict[str, str]) -> NoReturn:
     os.execve(sys.executable, command, env | {"JETSON_K3S_COMMAND": "jetson-k3s test"})  # noqa: S606 - no shell
 
 
+def check_manifest(arguments: Sequence[str]) -> NoReturn:
+    """Become the device plugin's program, which needs no package that Ansible lacks."""
+    if "-h" in arguments or "--help" in arguments:
+        sys.stdout.write(
+            f"usage: ./jetson-k3s {CHECK_MANIFEST} FILE [OPTION...]\n\n{OTHERS[CHECK_MANIFEST]}.\n\n"
+        )
+        sys.stdout.write(CHECK_MANIFEST_OPTIONS)
+        sys.exit()
+    command = [sys.executable, "-m", "tegra_device_plugin", CHECK_MANIFEST, *arguments]
+    env = {**os.environ, "PYTHONPATH": str(CHECKOUT / "plugin")}
+    sys.stdout.flush()
+    os.execve(sys.executable, command, env)  # noqa: S606 - no shell
+
+
 def listed(words: Sequence[str]) -> list[str]:
     """The boards and groups of the inventory of this command line; [] if there is none."""
     options, _ = known_options("").parse_known_args(words)
@@ -420,13 +445,13 @@ def candidates(words: Sequence[str], boards: Callable[[Sequence[str]], Iterable[
     last = last.removeprefix("=")
     found: Iterable[str] = ()
     if not before:
-        found = (INSTALL, *COMMANDS, COMPLETION, "--help")
+        found = (INSTALL, *COMMANDS, CHECK_MANIFEST, COMPLETION, "--help")
     elif before == [COMPLETION]:
         found = SHELLS
     elif before[0] in COMMANDS and before[-1] in ("-l", "--limit", "--boards"):
         found = boards(before[:-1])
-    elif before[0] in COMMANDS and last.startswith("-"):
-        text = TEST_OPTIONS if before[0] == TEST else OPTIONS
+    elif before[0] in (*COMMANDS, CHECK_MANIFEST) and last.startswith("-"):
+        text = {TEST: TEST_OPTIONS, CHECK_MANIFEST: CHECK_MANIFEST_OPTIONS}.get(before[0], OPTIONS)
         found = re.findall(r"--[a-z-]+(?=[ ,])", text.partition("\n\n")[0])
         found += OWN_OPTIONS.get(before[0], ())
     elif before == [SNAPSHOT] or before[:-1] == [CHECK_IMAGE]:
@@ -467,7 +492,7 @@ def complete(arguments: Sequence[str]) -> str:
 
 def unknown(name: str) -> str:
     """The message about a command that there is not."""
-    near = difflib.get_close_matches(name.replace("_", "-"), [INSTALL, *COMMANDS, COMPLETION])
+    near = difflib.get_close_matches(name.replace("_", "-"), [*COMMANDS, *OTHERS])
     hint = f"Did you mean {' or '.join(near)}? " if near else ""
     return f"there is no command {name}. {hint}./jetson-k3s --help has all commands."
 
@@ -484,6 +509,8 @@ def main(argv: Sequence[str]) -> int:
             return REFUSED
         elif name == COMPLETION:
             sys.stdout.write(complete(list(arguments)))
+        elif name == CHECK_MANIFEST:
+            check_manifest(arguments)
         elif name in COMMANDS:
             run(name, arguments)
         else:

@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import datetime
+import functools
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.utils.display import Display
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import run_lock
 
 Data = dict[str, Any]
 
 MODULE = "jetson_k3s.cluster.image_blobs"
+LOCK = "jetson_k3s.cluster.run_lock"
 MB = 1_000_000
 SMALLEST, LARGEST = 4 * MB, 128 * MB
 PIECE_SECONDS = 15.0
 """What a cut costs at most, about. A piece has a cost of its own, so it is no smaller."""
 SHOWN_SECONDS = 60.0
+RENEWED_SECONDS = 600.0
+"""How often the lock of this run is renewed on the way. It lasts an hour."""
 
 
 class Piece(NamedTuple):
@@ -42,6 +48,22 @@ def order(blobs: Sequence[Mapping[str, Any]], lacking: Mapping[str, int]) -> Ite
         yield Piece(digest, missing[digest], lacking[digest])
 
 
+class Lock:
+    """The lock of this run on the board, if the task names it."""
+
+    def __init__(self, path: str, execute: Callable[..., Data]) -> None:
+        self.path, self.execute, self.renewed = path, execute, float("-inf")
+
+    def renew(self) -> Data:
+        """Renew the lock when that is due. The failure of the module, if another run has locked the board."""
+        if not self.path or time.monotonic() - self.renewed < RENEWED_SECONDS:
+            return {}
+        self.renewed = time.monotonic()
+        run = run_lock.run(datetime.datetime.now(datetime.timezone.utc))
+        answer = self.execute(path=self.path, state="renewed", run=run)
+        return answer if answer.get("failed") else {}
+
+
 class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no types
     """Asks the board what it lacks, and sends that."""
 
@@ -51,7 +73,8 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
         given, variables = self._task.args, task_vars or {}
         place = {"path": given["path"], "layout": given["layout"]}
         blobs, source = given["blobs"], Path(given["source"])
-        asked = self._module(variables, **place, blobs=blobs)
+        lock = Lock(given.get("lock") or "", functools.partial(self._module, variables, LOCK))
+        asked = self._module(variables, MODULE, **place, blobs=blobs)
         if asked.get("failed"):
             return result | asked
         lacking: dict[str, int] = asked["lacking"]
@@ -73,8 +96,8 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
                         )
                     began = time.monotonic()
                     self._transfer_data(remote, content)
-                    answer = self._module(
-                        variables, **place, digest=digest, size=size, offset=offset, piece=remote
+                    answer = lock.renew() or self._module(
+                        variables, MODULE, **place, digest=digest, size=size, offset=offset, piece=remote
                     )
                     if answer.get("failed"):
                         return result | answer
@@ -85,9 +108,9 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
                         self._show(variables, sent, left)
         return result | {"changed": True, "sent": sent}
 
-    def _module(self, variables: Data, **arguments: Any) -> Data:
-        """The answer of the module on the board."""
-        found: Data = self._execute_module(module_name=MODULE, module_args=arguments, task_vars=variables)
+    def _module(self, variables: Data, name: str, /, **arguments: Any) -> Data:
+        """The answer of a module on the board."""
+        found: Data = self._execute_module(module_name=name, module_args=arguments, task_vars=variables)
         return found
 
     def _show(self, variables: Data, sent: int, left: int) -> None:

@@ -82,6 +82,8 @@ def main() -> None:
     try:
         items = surplus(kept, unused, listed("daemonsets.apps", NAMESPACE, OURS), listed("nodes"))
         there = run("get", NAMESPACE, "--ignore-not-found", "--output=name", *items).split() if items else []
+        # DaemonSets last: while one is there, a run that follows an interrupted one looks for the rest.
+        there.sort(key=lambda one: one.startswith("daemonset.apps/"))
         if there and not module.check_mode:
             run("delete", NAMESPACE, "--ignore-not-found", *there)
     except (KubectlError, OSError) as error:

@@ -22,14 +22,16 @@ short_description: Send the blobs of images that a board lacks
 description:
   - The action plugin of this name sends each blob in pieces, and this module puts them together. After a
     cut, the next run goes on behind the last piece. A blob is used only if its SHA-256 is right.
-  - For tasks O(path), O(layout), O(blobs) and O(source) are the arguments. The others are those of the
-    action.
+  - The action renews the lock of this run on the way, and stops if another run has locked the board.
+  - For tasks O(path), O(layout), O(blobs), O(source) and O(lock) are the arguments. The others are those of
+    the action.
 options:
   path: {type: path, required: true, description: The directory on the board.}
   layout: {choices: [registry, directory], required: true, description: Where the blobs are in it.}
   blobs: {type: list, elements: dict, description: C(digest) and C(size) of all blobs that the board has to
     have.}
   source: {type: path, description: The directory on the controller that has them.}
+  lock: {type: path, description: 'The file of the lock of this run, as C(run_lock) has returned it.'}
   digest: {description: The blob that a piece belongs to.}
   size: {type: int, description: The bytes of that blob.}
   offset: {type: int, description: Where the piece begins.}
@@ -51,6 +53,7 @@ def main() -> None:
             "layout": {"type": "str", "choices": list(LAYOUTS), "required": True},
             "blobs": {"type": "list", "elements": "dict"},
             "source": {"type": "path"},
+            "lock": {"type": "path"},
             "digest": {"type": "str"},
             "size": {"type": "int"},
             "offset": {"type": "int"},

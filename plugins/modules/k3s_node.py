@@ -27,6 +27,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers import (
     NotOfferedError,
+    lacking,
     wait_offered,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
@@ -339,23 +340,28 @@ def _left(deadline: float) -> int:
     return max(1, int(deadline - time.monotonic()))
 
 
+def warnings(name: str) -> str:
+    """The warnings among a pod's events, a line each, the newest last."""
+    events = listed("events", NAMESPACE, "--field-selector=type=Warning,involvedObject.name=" + name)
+    events.sort(key=lambda event: event.get("lastTimestamp") or event["metadata"]["creationTimestamp"])
+    return "\n".join("{reason}: {message}".format(**event) for event in events[-LOG_LINES:])
+
+
+def words_of(pod: Data) -> str:
+    """A pod's state, and its last output. A pod that has not started has none, and events say why."""
+    name, phase = pod["metadata"]["name"], pod["status"]["phase"]
+    restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
+    if phase == "Pending":
+        return "Pod {} is {}; its events:\n{}".format(name, phase, warnings(name) or "none")
+    previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []
+    log = run("logs", NAMESPACE, "--tail={}".format(LOG_LINES), name, *previous)
+    return "Pod {} is {}, restarted {} times; its last output:\n{}".format(name, phase, restarts, log)
+
+
 def last_words(selector: str, node: str) -> str:
-    """State and last output of the pods that should serve a resource on this node."""
+    """What the pods say that should serve a resource on this node."""
     pods = listed("pods", NAMESPACE, "--selector=" + selector, "--field-selector=spec.nodeName=" + node)
-    if not pods:
-        return "No pod with {} runs there.".format(selector)
-    words = []
-    for pod in pods:
-        name = pod["metadata"]["name"]
-        restarts = sum(entry.get("restartCount", 0) for entry in pod["status"].get("containerStatuses", []))
-        previous = ["--previous"] if restarts and not is_true(pod, "Ready") else []
-        log = run("logs", "--namespace=kube-system", "--tail={}".format(LOG_LINES), name, *previous)
-        words.append(
-            "Pod {} is {}, restarted {} times; its last output:\n{}".format(
-                name, pod["status"]["phase"], restarts, log
-            )
-        )
-    return "\n".join(words)
+    return "\n".join(map(words_of, pods)) or "No pod with {} runs there.".format(selector)
 
 
 def explained(selector: str, node: str) -> str:
@@ -424,7 +430,8 @@ def main() -> None:
         taints = remove_taints(name, node, module.params["absent_taints"])
         # After the labels: what serves the resources may be scheduled by them.
         renewed = renew(selector, name, after, deadline) if module.params["renew"] else False
-        if offers:
+        is_settled = not missing and not renewed and not lacking(node, offers)
+        if offers and not is_settled:
             node = wait_offered(name, offers, _left(deadline))
     except (NotRenewedError, NotOfferedError) as error:
         words = "\n" + explained(selector, name) if selector else ""

@@ -28,17 +28,21 @@ description:
   - A lock ends when the run releases the board, when the board restarts, and when the lock expires. For runs
     on the same controller the lock also ends with the process of its run.
   - A run may release the board and lock it again. It fails if another run has locked the board in between.
+  - A run renews its lock before a step that may take long, and after it. It fails if the lock had expired and
+    another run has locked the board in between.
   - In check mode no board is locked and no run is refused.
   - A run that locks the board removes the uploads that interrupted runs have left.
 options:
   path: {type: path, required: true, description: 'The file of the lock, in C(/run): a restart removes it.'}
   state:
-    description: C(released) ends this run's lock only. C(read) names the other run that has the lock.
-    choices: [locked, released, read]
+    description:
+      C(renewed) is for a run that has had the lock, and never shortens it. C(released) ends this run's lock
+      only. C(read) names the other run that has the lock.
+    choices: [locked, renewed, released, read]
     required: true
   again: {type: bool, default: false, description: 'With C(locked), this run has had the lock before.'}
   uploads: {type: path, description: 'With C(locked), where the role upload keeps the uploads.'}
-  seconds: {type: int, default: 3600, description: 'With C(locked), after how long the lock expires.'}
+  seconds: {type: int, default: 3600, description: 'After how long the lock expires, unless it is renewed.'}
   run: {type: dict, required: true, description: What the filter C(run_lock_run) says of this run.}
 """
 
@@ -47,18 +51,19 @@ other: {type: str, returned: with state read, description: 'The other run that h
 boot_id: {type: str, returned: with state read, description: The id of the board's boot.}
 ansible_facts:
   description:
-    C(run_lock_has), whether this run has the lock. With state C(locked) also C(run_lock_had), that this run
-    has had the lock. It is to be given as C(again) the next time.
+    C(run_lock_has), whether this run has the lock. With states C(locked) and C(renewed) also C(run_lock_had),
+    that this run has had the lock, which is to be given as C(again) the next time. They also return
+    C(run_lock_path), the O(path).
   type: dict
-  returned: with states locked and released
+  returned: with states locked, renewed and released
 """
 
 Data = Dict[str, Any]  # a lock, or a run
 
 BOOT_ID = "/proc/sys/kernel/random/boot_id"
 
-# Longer than a run needs from its first change to its end. A lock only expires if its run was killed on
-# another computer.
+# A lock is renewed before a step that may take longer. So it only expires if its run was killed on another
+# computer, or while its board waits for a slower one.
 LOCK_SECONDS = 3600
 
 
@@ -109,10 +114,10 @@ def refusal(path: str, lock: Data, now: float) -> str:
 
 
 def renewed(lock: Optional[Data], run: Data, now: float, seconds: float = LOCK_SECONDS) -> Data:
-    """The lock of this run. If the run had the lock before, the time since when stays."""
-    since = lock["since"] if lock and is_own(lock, run) else run["since"]
+    """The lock of this run. If the run had the lock before, its start stays, and it never expires earlier."""
+    own = lock if lock and is_own(lock, run) else {"since": run["since"], "until": now}
     kept = {key: run[key] for key in ("who", "playbook", "controller", "process")}
-    return dict(kept, since=since, until=now + seconds)
+    return dict(kept, since=own["since"], until=max(own["until"], now + seconds))
 
 
 def read(path: str) -> Optional[Data]:
@@ -165,11 +170,11 @@ def acquire(
     """
     with exclusive(path):
         lock = read(path)
-        if lock and is_of_other(lock, run, now):
-            return refusal(path, lock, now)
         last = lock or read(ended(path))
         if again and last and not is_own(last, run):
             return changed(last)
+        if lock and is_of_other(lock, run, now):
+            return refusal(path, lock, now)
         if not lock or not is_own(lock, run):
             clean()
         replace_file(path, json.dumps(renewed(lock, run, now, seconds)))
@@ -184,12 +189,16 @@ def release(path: str, run: Data) -> None:
             os.rename(path, ended(path))
 
 
+def keep_uploads() -> None:
+    """A run that renews its lock may have uploads of its own."""
+
+
 def main() -> None:
     """Ansible's entry point."""
     module = AnsibleModule(
         argument_spec={
             "path": {"type": "path", "required": True},
-            "state": {"type": "str", "choices": ["locked", "released", "read"], "required": True},
+            "state": {"type": "str", "choices": ["locked", "renewed", "released", "read"], "required": True},
             "again": {"type": "bool", "default": False},
             "uploads": {"type": "path"},
             "seconds": {"type": "int", "default": LOCK_SECONDS},
@@ -198,7 +207,8 @@ def main() -> None:
         required_if=[("state", "locked", ("uploads",))],
         supports_check_mode=True,
     )
-    path, run, refused = module.params["path"], module.params["run"], ""
+    path, run, seconds = (module.params[name] for name in ("path", "run", "seconds"))
+    refused = ""
     if module.params["state"] == "read":
         with open(BOOT_ID) as stream:
             boot_id = stream.read().strip()
@@ -213,16 +223,18 @@ def main() -> None:
                 time.monotonic(),
                 lambda: remove_all(module.params["uploads"]),
                 module.params["again"],
-                seconds=module.params["seconds"],
+                seconds=seconds,
             )
+        elif module.params["state"] == "renewed":
+            refused = acquire(path, run, time.monotonic(), keep_uploads, again=True, seconds=seconds)
         else:
             release(path, run)
     except (UploadError, TimeoutError) as error:
         refused = str(error)
     if refused:
         module.fail_json(msg=refused)
-    locked = module.params["state"] == "locked"
-    had = {"run_lock_had": True} if locked else {}
+    locked = module.params["state"] != "released"
+    had = {"run_lock_had": True, "run_lock_path": path} if locked else {}
     # A lock is part of the run, not of the board's configuration: it is no change.
     module.exit_json(changed=False, ansible_facts=dict(had, run_lock_has=locked))
 

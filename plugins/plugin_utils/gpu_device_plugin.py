@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -349,15 +350,37 @@ def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Ma
     return not lacks and nvidia_docker.keeps_images(bundled, docker, image.archive)
 
 
-def may_use_other_api(api: str, servers: Iterable[Mapping[str, Any]], node: str) -> bool:
+def may_use_other_api(
+    api: str, servers: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]
+) -> bool:
     """Whether pods of the node may use a GPU by the other API: it has the label, or the cluster is silent.
+
+    `servers` are the results of module k3s_nodes, `nodes` what they say of this node.
+    """
+    (other,) = (label for name, label in manifests.API_LABELS.items() if name != api)
+    return not any(server.get("daemonsets") for server in servers) or any(
+        node["labels"].get(other) for node in nodes
+    )
+
+
+def present(objects: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Those of the DaemonSets that may be there; `objects` are KIND/NAME.
 
     `servers` are the results of module k3s_nodes.
     """
-    (other,) = (label for name, label in manifests.API_LABELS.items() if name != api)
-    known = [server for server in servers if server.get("daemonsets")]
-    there = (one for server in known for one in server.get("nodes", []) if one["name"] == node)
-    return not known or any(one["labels"].get(other) for one in there)
+    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    return [one for one in objects if not known or one.partition("/")[2] in {*itertools.chain(*known)}]
+
+
+def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the cluster may have objects of a configuration or an API that no board has.
+
+    `servers` are the results of module k3s_nodes. Of such objects the DaemonSet goes last.
+    """
+    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    names = (*configurations.DAEMONSETS.values(), manifests.AGENT)
+    ours = {one for one in itertools.chain(*known) if one.startswith(names)}
+    return not known or not ours <= {*kept}
 
 
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:
@@ -464,9 +487,12 @@ def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]
 FILTERS = {
     "gpu_device_plugin_plan": plan,
     "gpu_device_plugin_manifest": manifest,
+    "gpu_device_plugin_may_have_surplus": may_have_surplus,
     "gpu_device_plugin_may_use_other_api": may_use_other_api,
     "gpu_device_plugin_offers": offers,
+    "gpu_device_plugin_present": present,
     "gpu_device_plugin_builders": plugin_image.builders,
+    "gpu_device_plugin_lacks_wheels": plugin_image.lacks_wheels,
     "gpu_device_plugin_unbuilt": plugin_image.unbuilt,
     "gpu_device_plugin_wrong_archive": plugin_image.wrong_archive,
 }

@@ -22,7 +22,8 @@ APIS = ("dra", "device-plugin")
 COLUMNS = ("NODE", "STATE", "MODULE", "L4T", "JETPACK", "DEVICES")
 # Prefix of its resources' names, unless the device plugin is configured with another one.
 NVIDIA = "nvidia.com/"
-# How names begin that systems of GPU sharing have (sharing/manifests/pods.py of the plugin).
+# How names begin that systems of GPU sharing have. A test compares them with those of check-manifest
+# (sharing/manifests/pods.py of the plugin).
 SHARING = (
     "aliyun.com/gpu",
     "elasticgpu.com/",
@@ -288,7 +289,7 @@ def _unused(holder: dict[str, Any], node: dict[str, Any]) -> Iterator[str]:
 def _requests(pod: dict[str, Any]) -> str:
     return (
         f"{pod['namespace']}/{pod['pod']} requests {', '.join(pod['resources'])}, which no node advertises: "
-        "check its manifest with `tegra-device-plugin check-manifest` (docs/other-systems.md)"
+        "check its manifest: ./jetson-k3s check-manifest FILE (docs/other-systems.md)"
     )
 
 

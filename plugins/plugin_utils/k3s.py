@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.utils.unsafe_proxy import wrap_var
 
 
 def _listed(value: Any) -> list[Any]:
@@ -62,9 +65,23 @@ def asked_url(asked: str, first: str, server_url: str, variables: Any) -> str:
     return f"https://{url_host(variables[asked].get('ansible_host') or asked)}:6443"
 
 
+def nodes_by_name(answers: Iterable[Mapping[str, Any]]) -> dict[str, list[Mapping[str, Any]]]:
+    """{name: the node as each server has it}, by the results of module k3s_nodes.
+
+    Ansible takes long to read a list, and each board of a fleet looks for its own node.
+    """
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for answer in answers:
+        for node in answer.get("nodes", []):
+            found.setdefault(node["name"], []).append(node)
+    return found
+
+
 FILTERS = {
     "k3s_asked_url": asked_url,
     "k3s_boards": boards,
+    # What nodes say is no template. Of Ansible's own containers there is no copy but by JSON.
+    "k3s_nodes_by_name": lambda answers: wrap_var(json.loads(json.dumps(nodes_by_name(answers)))),
     "k3s_servers": servers,
     "k3s_url_host": url_host,
 }

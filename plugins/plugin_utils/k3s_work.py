@@ -34,8 +34,8 @@ class Settings(TypedDict):
     """Why certificates need a restart."""
     docker_waits: bool
     """Whether a restart of Docker is pending."""
-    servers: list[Mapping[str, Any]]
-    """Results of module k3s_nodes."""
+    nodes: list[Mapping[str, Any]]
+    """Those with the name of the board's node, as the servers have it (module k3s_nodes)."""
 
 
 def node_reasons(node: Mapping[str, Any], labels: Mapping[str, Any]) -> Iterator[str]:
@@ -71,8 +71,7 @@ def reasons(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Sett
     if bundle["indexed"] and not has_images(jetson, bundle, settings):
         yield "images of K3s may be missing"
     yield from settings["renewals"]
-    nodes = [node for server in settings["servers"] for node in server.get("nodes", [])]
-    own = [node for node in nodes if (node["name"], node["board"]) == (settings["node"], settings["board"])]
+    own = [node for node in settings["nodes"] if node["board"] == settings["board"]]
     if not own:
         yield "the cluster has no such node"
     for node in own:

@@ -95,6 +95,8 @@ class Plan(TypedDict):
     """Whether a restart of Docker is left to role rolling_restart."""
     configures: bool
     """Whether Docker may need its configuration. A secret that the facts leave out is a reason."""
+    has_work: bool
+    """Whether the role installs or configures anything. Where it does not, site.yml leaves it out."""
 
 
 class CollectionSettings(TypedDict):
@@ -193,24 +195,28 @@ def plan(jetson: Mapping[str, Any], bundle: Mapping[str, Any], settings: Setting
 
     runtime_family = settings["runtime_family"] if due else absent(settings["runtime_family"])
     planned = daemon_json(docker, settings)
+    missing = [
+        *(settings["engine_packages"] if lacks_engine else []),
+        *(settings["runtime_packages"] if lacks_runtime else []),
+    ]
+    holds_due = [name for name in jetson["packages"]["ours"] if name not in jetson["packages"]["held"]]
+    configures = not is_configured(jetson, settings)
     return {
         "asked": asked,
         "package": package,
         "archive": archive,
         "version": offered,
         "due": due,
-        "missing": [
-            *(settings["engine_packages"] if lacks_engine else []),
-            *(settings["runtime_packages"] if lacks_runtime else []),
-        ],
+        "missing": missing,
         "engine_packages": absent(settings["engine_family"]) if lacks_engine else [],
         "runtime_packages": runtime_family if lacks_runtime else [],
-        "holds_due": [name for name in jetson["packages"]["ours"] if name not in jetson["packages"]["held"]],
+        "holds_due": holds_due,
         "log_config": log_config(docker, settings),
         "daemon_keys": list(planned),
         "daemon_json": {key: value for key, value in planned.items() if key in JUDGED},
         # A restart of Docker ends every pod of a running node.
-        "configures": not is_configured(jetson, settings),
+        "configures": configures,
+        "has_work": bool(missing or holds_due or configures),
         "postpones": boolean(settings["staged"])
         and docker["running"]
         and any(k3s[unit]["active"] for unit in ("server", "agent")),

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
+from ansible.module_utils.parsing.convert_bool import boolean
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release, board_variables
 
 UNABLE = ("0", "4", "5")
@@ -57,6 +58,16 @@ def unbuilt(configured: str, bundle: Mapping[str, Any], archs: list[str]) -> lis
         return []
     missing = {arch for arch in archs if archive_name(arch) not in bundle["files"]}
     return sorted(board_release.ARCHITECTURES[arch] for arch in missing)
+
+
+def lacks_wheels(
+    bundle: Mapping[str, Any], boards: Iterable[str], hostvars: board_variables.Hostvars
+) -> bool:
+    """Whether a board gets jtop, and neither a bundle nor an earlier run has the wheels of jetson-stats."""
+    if bundle["indexed"] or "jtop" in bundle["versions"]:
+        return False
+    wanted = board_variables.values_of(boards, hostvars, "gpu_device_plugin_jtop")
+    return any(boolean(value, strict=False) for value in wanted.values())
 
 
 def builders(

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What role preflight decides on a board: the server for kubectl, the node, and all findings."""
+"""What role preflight decides on a board: the plan of its node, and all findings."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, TypedDict
 
-from ansible.module_utils.parsing.convert_bool import boolean
 from ansible.utils.unsafe_proxy import wrap_var
 from ansible.utils.vars import merge_hash
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import jetson_places
@@ -18,7 +15,6 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     board_release,
     board_variables,
     existing_cluster,
-    host_kinds,
     host_names,
     k3s_configuration,
     k3s_options,
@@ -29,6 +25,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_docker,
     preflight_etcd,
     preflight_existing,
+    preflight_fleet,
     preflight_identity,
     preflight_k3s,
     preflight_network,
@@ -45,98 +42,17 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import (
     Facts,
     Hostvars,
-    Variables,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_board import (
+    Board,
+    node_name,
+)
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_fleet import Run, flag
 
 Finding = dict[str, str]
 
 ROLES = ("agent", "server")
 DOCKER_PROXY_FLAGS = ("--http-proxy", "--https-proxy", "--no-proxy")
-
-
-class Run(TypedDict):
-    """The inventory, and the boards of this run."""
-
-    host: str
-    groups: Mapping[str, list[str]]
-    hosts: list[str]
-    """All that the run is for, also those that do not answer."""
-    reached: list[str]
-    """Those that answer and have not failed."""
-    fleet: str
-    """A Fleet as JSON, '' where it was not made. Each board reads it, which takes seconds with hostvars."""
-
-
-class Fleet(TypedDict):
-    """What each board is compared with: made once for all boards of a run."""
-
-    facts: dict[str, Facts]
-    """Of the boards that answer, the facts that are compared."""
-    named: list[str]
-    """Those of them that get their inventory name before K3s is installed on them."""
-    nodes: list[Facts]
-    """The cluster's nodes, as the servers say."""
-
-
-class Results(TypedDict):
-    """What earlier tasks of the run have found."""
-
-    server: str
-    """The server for kubectl, once it is chosen; '' before."""
-    nodes: list[Facts]
-    """Of k3s_nodes: what the servers say."""
-    k3s_plan: Facts
-    docker_plan: Facts
-    requests: str
-    """Memory that the pods of this board request, as quantities."""
-    token: Facts
-    """What the server says about the join token."""
-
-
-class Settings(TypedDict):
-    """What the inventory says, and the playbook."""
-
-    ansible_core: str
-    accepted: list[str]
-    addresses: list[str]
-    """Of this board."""
-    bundle: bool
-    """Whether K3s comes from one."""
-    confirmed: list[str]
-    """jetson_k3s_confirm."""
-    host_kind: str
-    """jetson_k3s_host_kind."""
-    container_runtime: str
-    strict: bool
-    api: str
-    config: Facts
-    """gpu_device_plugin_config."""
-    throttle_taint: Facts
-    """gpu_device_plugin_throttle_taint."""
-    image: str
-    """gpu_device_plugin_image."""
-    jtop: bool
-    """gpu_device_plugin_jtop."""
-    labels: Facts
-    """k3s_node_labels."""
-    supply_host: str
-    images: list[str]
-    """bundle_images."""
-    k3s_version: str
-    server_config: Facts
-    agent_config: Facts
-    board_config: Facts
-    server_url: str
-    token: str
-    token_given: bool
-    registries: Any
-    proxy: Any
-    release_url: str
-    sha256: dict[str, str]
-    renames: bool
-    """jetson_set_hostname."""
-    restores: bool
-    upgrades: bool
 
 
 class Tables(TypedDict):
@@ -150,30 +66,6 @@ class Tables(TypedDict):
     dockerd: dict[str, dict[str, Any]]
     releases: list[dict[str, Any]]
     toolkit: list[dict[str, Any]]
-
-
-class Servers(TypedDict):
-    """The servers that this run connects to."""
-
-    joined: str
-    """The one that boards join."""
-    kubectl: str
-    outside: list[str]
-    """With several servers: those outside of --limit, if no server of this run can be used for kubectl."""
-    answering: list[str]
-    """Those of them that answer."""
-    asked: list[str]
-    """Those that say which nodes the cluster has."""
-
-
-class Remaining(TypedDict):
-    """Servers that stay in the cluster when others leave it."""
-
-    server: str
-    """The first one that answers and runs K3s; '' for none."""
-    nodes: list[Facts]
-    installed: list[str]
-    """Servers that answer and have K3s."""
 
 
 class Outcome(TypedDict):
@@ -199,227 +91,6 @@ class Plan(TypedDict):
     """node-ip and flannel-iface of a board with several default routes, if they are new."""
     reads_requests: bool
     """Whether memory is reserved for the GPU on a node of a cluster that answers."""
-
-
-def flag(value: Any) -> bool:
-    """Is a switch of the inventory on?"""
-    return bool(boolean(value, strict=False))
-
-
-def role_of(run: Run) -> str:
-    """The role of this board in the cluster."""
-    return "server" if run["host"] in run["groups"].get("server", []) else "agent"
-
-
-def servers(run: Run, hostvars: Hostvars, pinged: list[Facts]) -> Servers:
-    """The servers that this run connects to.
-
-    All servers share the cluster's data, so kubectl can use each of them. Boards still join the server of
-    their configuration. `pinged` are the results of a ping of the servers `outside`, [] before it.
-    """
-    members = existing_cluster.api_servers(run["groups"])
-    fleet = board_variables.facts_of([name for name in members if name in run["reached"]], hostvars)
-    joined = members[0]
-    kubectl = preflight_k3s.asked(joined, fleet, members, run["hosts"])
-    elsewhere = [name for name in members if name not in run["hosts"]]
-    outside = elsewhere if len(members) > 1 and kubectl not in run["reached"] else []
-    answering = [entry["item"] for entry in pinged if "ping" in entry]
-    if outside and answering and kubectl not in answering:
-        kubectl = answering[0]
-    active = kubectl in fleet and fleet[kubectl]["k3s"]["server"]["active"]
-    begins = joined in fleet and not fleet[joined]["k3s"]["server"]["installed"]
-    return {
-        "joined": joined,
-        "kubectl": kubectl,
-        "outside": outside,
-        "answering": answering,
-        # For a first server without K3s those of other runs, too.
-        "asked": [
-            *([kubectl] if kubectl not in run["hosts"] or active else []),
-            *(elsewhere if begins else []),
-        ],
-    }
-
-
-def remaining(answered: list[Facts], members: list[str], staying: list[str]) -> Remaining:
-    """Which server of those that stay is used for kubectl, and what it says."""
-    answers = {name: one for name, one in preflight_k3s.answers_of(answered, members).items() if one}
-    # A cluster that exists already may have no node but those that leave.
-    there = {name for name, one in answers.items() if one["nodes"] or one.get("ca")}
-    running = [name for name in answers if name in there and name in staying]
-    return {
-        "server": running[0] if running else "",
-        "nodes": answers[running[0]]["nodes"] if running else [],
-        "installed": [name for name, one in answers.items() if one["installed"]],
-    }
-
-
-def nodes_of(answers: Mapping[str, Facts | None]) -> list[Facts]:
-    """The cluster's nodes, as the servers say."""
-    return [node for answer in answers.values() if answer for node in answer["nodes"]]
-
-
-def plain(value: Any) -> Any:
-    """The value without Ansible's own types, which evaluate each part of it when it is read."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(one) for key, one in value.items()}
-    return [*map(plain, value)] if isinstance(value, list) else value
-
-
-def compared(facts: Facts) -> Facts:
-    """The facts of a board that those of other boards are compared with, {} where they have another form.
-
-    Such a board fails by its own facts, and stops no other one.
-    """
-    parts = {"k3s": ("server", "agent", "settings"), "network": ("addresses",)}
-    try:
-        found = {key: plain(facts[key]) for key in ("hostname", "machine_id", "clock")}
-        found |= {key: {name: plain(facts[key][name]) for name in names} for key, names in parts.items()}
-    except (KeyError, TypeError):
-        return {}
-    return found
-
-
-def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
-    """What each board is compared with. `answered` are the results of k3s_nodes."""
-    variables = {host: hostvars[host] for host in run["reached"]}
-    facts = board_variables.facts_of(run["reached"], variables)
-    return {
-        "facts": {host: parts for host, one in facts.items() if (parts := compared(one))},
-        "named": [host for host, one in variables.items() if flag(one.get("jetson_set_hostname", False))],
-        "nodes": [
-            {key: plain(node[key]) for key in ("name", "board", "machine_id", "addresses")}
-            for node in nodes_of(preflight_k3s.answers_of(answered, []))
-        ],
-    }
-
-
-@dataclass(frozen=True)
-class Board:
-    """A board and what is known of its cluster: the arguments of the filters."""
-
-    facts: Facts
-    bundle: Facts
-    """What the module bundle_info has found."""
-    run: Run
-    hostvars: Hostvars
-    found: Results
-    settings: Settings
-
-    @property
-    def host(self) -> str:
-        return self.run["host"]
-
-    @cached_property
-    def role(self) -> str:
-        return role_of(self.run)
-
-    @property
-    def is_board(self) -> bool:
-        """Whether it is a Jetson, by the inventory."""
-        return self.settings["host_kind"] != host_kinds.PLAIN
-
-    def takes(self, step: str) -> bool:
-        """Does the host take a step of the playbooks?"""
-        return host_kinds.takes(self.settings["host_kind"], step, self.settings["container_runtime"])
-
-    @cached_property
-    def gpu_memory(self) -> str:
-        """Memory that is reserved for the GPU, as a quantity; '' for none."""
-        if not self.is_board:
-            return ""
-        return str(k3s_configuration.reserved_memory(self.settings["config"], self.facts["memory_bytes"]))
-
-    @cached_property
-    def made(self) -> Fleet:
-        """What is compared of all boards."""
-        if self.run.get("fleet"):
-            found: Fleet = json.loads(self.run["fleet"])
-            return found
-        return fleet_of(self.run, self.hostvars, self.found["nodes"])
-
-    @cached_property
-    def fleet(self) -> dict[str, Facts]:
-        """Facts of the boards that answer: of the others, those that are compared."""
-        reached = {*self.run["reached"]}
-        found = {host: facts for host, facts in self.made["facts"].items() if host in reached}
-        return found | ({self.host: self.facts} if self.host in reached else {})
-
-    @cached_property
-    def members(self) -> list[str]:
-        """The servers of the inventory, or the host that runs kubectl of an existing cluster."""
-        return existing_cluster.api_servers(self.run["groups"])
-
-    @cached_property
-    def existing(self) -> bool:
-        """Whether the cluster is one that this project did not make."""
-        return existing_cluster.is_existing(self.run["groups"])
-
-    @cached_property
-    def server(self) -> str:
-        """The server for kubectl."""
-        return self.found["server"] or self.members[0]
-
-    @cached_property
-    def server_variables(self) -> Variables:
-        return self.hostvars[self.server]
-
-    @cached_property
-    def server_facts(self) -> Facts | None:
-        """Facts of the server, None if it is not in this run or does not answer."""
-        here = [self.server] if self.server in self.run["reached"] else []
-        return board_variables.facts_of(here, {self.server: self.server_variables}).get(self.server)
-
-    @cached_property
-    def server_settings(self) -> Facts:
-        """Settings of the server's K3s, as it will read them; {} if it is not in this run."""
-        if self.server_facts is None:
-            return {}
-        planned: Facts = self.server_variables.get("k3s_plan", {}).get("settings", {})
-        return planned
-
-    @cached_property
-    def answers(self) -> dict[str, Facts | None]:
-        """What each server says, None without a request or an answer."""
-        return preflight_k3s.answers_of(self.found["nodes"], self.members)
-
-    @cached_property
-    def nodes(self) -> list[Facts]:
-        return self.made["nodes"] if self.run.get("fleet") else nodes_of(self.answers)
-
-    @cached_property
-    def server_k3s(self) -> str:
-        """The version of the server's K3s, '' for none that is known."""
-        if self.server_facts is not None:
-            return self.server_facts["k3s"]["version"] or ""
-        return (self.answers.get(self.server) or {}).get("version") or ""
-
-    @cached_property
-    def ranges(self) -> Facts:
-        """Networks of pods and services, by K3s' names for them."""
-        if self.server_facts is not None:
-            return self.server_settings
-        said = self.server_variables.get("k3s_server_config", {})
-        return {**said, **(self.answers.get(self.server) or {}).get("ranges", {})}
-
-    @cached_property
-    def named(self) -> list[str]:
-        """Boards that get their inventory name before K3s is installed on them."""
-        return [host for host in self.made["named"] if host in self.run["reached"]]
-
-    @cached_property
-    def name(self) -> str:
-        return node_name(self.facts, self.host, self.settings["renames"])
-
-    @cached_property
-    def source(self) -> str:
-        """Where K3s comes from."""
-        return "bundle" if self.settings["bundle"] else "download"
-
-
-def node_name(facts: Facts, host: str, renames: bool) -> str:
-    """The name of the board's node; '' for none."""
-    return preflight_identity.name_of(host, facts, [host] if flag(renames) else [])
 
 
 def no_proxy(board: Board) -> dict[str, list[str]]:
@@ -645,23 +316,6 @@ def findings_of_storage(board: Board, facts: Facts) -> list[Finding]:
     ]
 
 
-def findings_of_second_plugin(board: Board) -> list[Finding]:
-    """NVIDIA's device plugin on the node, where this project's is to offer the GPU."""
-    answers = [answer for answer in board.answers.values() if answer]
-    plugins: list[Facts] = next((found for answer in answers if (found := answer.get("gpu_plugins"))), [])
-    if not plugins:
-        return []
-    # Not board.nodes, which have only what boards are compared by.
-    everywhere = nodes_of(board.answers)
-    nodes = (node.get("labels", {}) for node in everywhere if node["name"] == board.name)
-    own: Facts = next(nodes, {})
-    given = board.settings["labels"]
-    if not board.is_board:
-        return preflight_second_plugin.findings_of_plain(board.name, {**own, **given}, plugins)
-    labels = preflight_second_plugin.board_labels(board.facts, board.settings["api"], given, own)
-    return preflight_second_plugin.findings_of_board(board.name, labels, plugins)
-
-
 def matrix(tables: Tables) -> list[dict[str, Any]]:
     """The compatibility matrix, with the rules that the other tables make."""
     return [
@@ -726,7 +380,7 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
         *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),
-        *findings_of_second_plugin(board),
+        *preflight_second_plugin.findings(board),
         *findings_of_names(board, facts),
         *preflight_network.findings_of_ranges(host, fleet, board.ranges),
         *preflight_network.findings_of_firewalls(host, fleet, board.ranges, size, facts["flannel_backend"]),
@@ -743,7 +397,9 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
 
 def node_findings(run: Run, hostvars: Hostvars, answered: list[Facts]) -> list[Finding]:
     """Why a run must not drain or delete the node with this board's hostname."""
-    nodes = nodes_of(preflight_k3s.answers_of(answered, existing_cluster.api_servers(run["groups"])))
+    nodes = preflight_fleet.nodes_of(
+        preflight_k3s.answers_of(answered, existing_cluster.api_servers(run["groups"]))
+    )
     found = preflight_identity.findings_of_known_node(
         run["host"], board_variables.facts_of(run["reached"], hostvars), run["groups"]["all"], nodes
     )
@@ -777,12 +433,12 @@ def outcome(board: Board, tables: Tables, now: float) -> Outcome:
 FILTERS = {
     "preflight_compatibility": lambda *given: unsafe(compatibility(Board(*given[:-1]), given[-1])),
     # The space: ansible-core 2.16 makes a dictionary of a text that begins with a brace.
-    "preflight_fleet": lambda *given: unsafe(" " + json.dumps(fleet_of(*given))),
+    "preflight_fleet": lambda *given: unsafe(" " + json.dumps(preflight_fleet.fleet_of(*given))),
     "preflight_node_findings": lambda *given: unsafe(node_findings(*given)),
     "preflight_node_name": lambda *given: unsafe(node_name(*given)),
     "preflight_outcome": lambda *given: unsafe(outcome(Board(*given[:-2]), *given[-2:])),
     "preflight_plan": lambda *given: unsafe(plan(Board(*given))),
-    "preflight_remaining": lambda *given: unsafe(remaining(*given)),
+    "preflight_remaining": lambda *given: unsafe(preflight_fleet.remaining(*given)),
     "preflight_report": preflight_rules.report,
-    "preflight_servers": lambda *given: unsafe(servers(*given)),
+    "preflight_servers": lambda *given: unsafe(preflight_fleet.servers(*given)),
 }

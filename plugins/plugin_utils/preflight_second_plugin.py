@@ -18,6 +18,8 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_manifests as manifests,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_board import Board
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_fleet import nodes_of
 
 Finding = dict[str, str]
 Facts = dict[str, Any]
@@ -155,3 +157,20 @@ def findings_of_plain(name: str, labels: Labels, plugins: Iterable[Facts]) -> li
         for plugin in plugins
         if serves(labels) and name in plugin["nodes"]
     ]
+
+
+def findings(board: Board) -> list[Finding]:
+    """NVIDIA's device plugin on the node of a board, where this project's is to offer the GPU."""
+    answers = [answer for answer in board.answers.values() if answer]
+    plugins: list[Facts] = next((found for answer in answers if (found := answer.get("gpu_plugins"))), [])
+    if not plugins:
+        return []
+    # Not board.nodes, which have only what boards are compared by.
+    everywhere = nodes_of(board.answers)
+    nodes = (node.get("labels", {}) for node in everywhere if node["name"] == board.name)
+    own: Facts = next(nodes, {})
+    given = board.settings["labels"]
+    if not board.is_board:
+        return findings_of_plain(board.name, {**own, **given}, plugins)
+    labels = board_labels(board.facts, board.settings["api"], given, own)
+    return findings_of_board(board.name, labels, plugins)

@@ -10,8 +10,29 @@ from collections.abc import Iterable
 from typing import Any
 
 from ansible.module_utils.parsing.convert_bool import boolean
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import user_images
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    board_variables,
+    host_kinds,
+    plugin_image,
+    user_images,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.board_variables import Hostvars, Variables
+
+
+def builds(hosts: Iterable[str], hostvars: Hostvars) -> bool:
+    """Whether the plugin's image is built, or wheels of jetson-stats are downloaded to this computer.
+
+    Of both there is one for all boards, in the bundle or in dist/ of the checkout. A setting of the first
+    board is that of all (role preflight).
+    """
+    boards = host_kinds.boards_of(hosts, hostvars)
+    if not boards:
+        return False
+    first = hostvars[boards[0]]
+    bundle, image = first["preflight_bundle_info"], first.get("gpu_device_plugin_image", "")
+    archs = [facts["arch"] for facts in board_variables.facts_of(boards, hostvars).values()]
+    unbuilt = plugin_image.unbuilt(image, bundle, archs)
+    return bool(unbuilt) or plugin_image.lacks_wheels(bundle, boards, hostvars)
 
 
 def supplies(variables: Variables) -> bool:
@@ -44,4 +65,9 @@ def any_changes(hosts: Iterable[str], hostvars: Hostvars) -> bool:
     return any(one.get("k3s_work") or one.get("nvidia_docker_restart_waits") for one in found)
 
 
-FILTERS = {"site_changes": any_changes, "site_loads": any_loads, "site_supplies": any_supplies}
+FILTERS = {
+    "site_builds": builds,
+    "site_changes": any_changes,
+    "site_loads": any_loads,
+    "site_supplies": any_supplies,
+}

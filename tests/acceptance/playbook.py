@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.ansible_core import OWN, core
+from tests.following import Process, follow
 from tests.lab import lab_dir
 from tests.reports.schema import validate
 from tools.cache import CHECKOUT
@@ -110,11 +110,15 @@ def run_playbook(
     it says True the run is killed.
     The boards' reports are compared with their published schema.
     """
-    lines = []
     begun = time.time()
     ansible = core(release)
     logs = lab_dir(lab) / "logs"
-    with subprocess.Popen(
+
+    def read(line: str, process: Process) -> None:
+        if on_line is not None and on_line(line) is True:
+            process.kill()
+
+    ran = follow(
         [
             *([checkout / ".venv/bin/ansible-playbook"] if checkout else ansible.program("playbook")),
             f"--inventory={inventory or lab_dir(lab) / 'inventory.ini'}",
@@ -124,8 +128,8 @@ def run_playbook(
             *([] if checkout else [f"--extra-vars=k3s_backup_directory={lab_dir(lab) / 'backups'}"]),
             *arguments,
         ],
-        cwd=checkout or CHECKOUT,
-        env={
+        checkout or CHECKOUT,
+        {
             **{name: value for name, value in os.environ.items() if not checkout or name != "PYTHONPATH"},
             "ANSIBLE_FORCE_COLOR": "0",
             "ANSIBLE_NOCOLOR": "1",
@@ -134,21 +138,9 @@ def run_playbook(
             **({"PYTHONPATH": ansible.pythonpath()} if release != OWN else {}),
             **({"ANSIBLE_STDOUT_CALLBACK": "jetson_k3s.cluster.progress"} if screen else {}),
         },
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout is not None
-        end = threading.Timer(timeout_seconds, process.kill)
-        end.start()
-        try:
-            for line in process.stdout:
-                lines.append(line)
-                if on_line is not None and on_line(line) is True:
-                    process.kill()
-        finally:
-            end.cancel()
+        seconds=timeout_seconds,
+        on_line=read,
+    )
     failed = []
     for report in set(reports_dir(lab).glob("*.json")) - {reports_dir(lab) / "index.json"}:
         found = json.loads(report.read_text())
@@ -157,7 +149,7 @@ def run_playbook(
             failed += [check for check in found["checks"] if check["status"] in ("failed", "error")]
     shown = [f"{check['id']}: {json.dumps(check, indent=1)}" for check in failed]
     logged = "".join(path.read_text() for path in logs.glob("*.log") if path.stat().st_mtime >= begun)
-    return PlaybookRun(process.returncode, "".join(lines), "\n".join(shown), logged)
+    return PlaybookRun(ran.returncode, ran.output, "\n".join(shown), logged)
 
 
 def run_here(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,6 @@ import os
 import subprocess
 import sys
 import tarfile
-import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ import yaml
 from images.arm64 import build as plugin
 from tests.acceptance.cluster import RESOURCE, Cluster, wait_until
 from tests.acceptance.playbook import reports_dir, run_playbook
+from tests.following import Process, follow
 from tests.lab import archive, board, inventory, lab, lab_dir
 from tests.lab.board import Board
 from tests.lab.workloads import DEFAULT_ARCH
@@ -134,25 +134,15 @@ def manifest(directory: Path, program: str, **container: Any) -> Path:
 def tried(*arguments: str | Path, on_line: Callable[[str], object] = lambda _: None) -> Tried:
     """Run hil.py on the lab; `on_line` gets each line of its output when it is written."""
     command: list[str | Path] = [*HIL, f"--inventory={lab_dir(LAB) / 'inventory.ini'}"]
-    lines = []
-    with subprocess.Popen(
+    ran = follow(
         [*command, f"--reports={reports_dir(LAB)}", *arguments, "--", "-e", "gpu_verify_mode=undisturbed"],
-        env=os.environ | {"JETSON_K3S_LOG_DIRECTORY": str(lab_dir(LAB) / "logs"), "ANSIBLE_NOCOLOR": "1"},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    ) as process:
-        assert process.stdout
-        end = threading.Timer(SECONDS, process.terminate)
-        end.start()
-        try:
-            for line in process.stdout:
-                lines.append(line)
-                on_line(line)
-        finally:
-            end.cancel()
-    return Tried(process.returncode, "".join(lines), reports_dir(LAB))
+        Path.cwd(),
+        os.environ | {"JETSON_K3S_LOG_DIRECTORY": str(lab_dir(LAB) / "logs"), "ANSIBLE_NOCOLOR": "1"},
+        seconds=SECONDS,
+        on_line=lambda line, _: on_line(line),
+        late=Process.terminate,
+    )
+    return Tried(ran.returncode, ran.output, reports_dir(LAB))
 
 
 def nothing_is_left(cluster: Cluster) -> bool:

@@ -12,6 +12,11 @@ from tests.hostile import answers
 from tests.hostile.answers import NEW, Answer
 
 LABELS = {"nvidia.com/gpu.count": "1", "jetson-k3s.github.io/soc": "tegra234"}
+# As role nvidia_docker writes it.
+DAEMON_JSON: Answer = {
+    "default-runtime": "nvidia",
+    "runtimes": {"nvidia": {"path": "/usr/bin/nvidia-container-runtime", "runtimeArgs": []}},
+}
 TOKEN = f"K10{'c' * 64}::server:a-long-join-password"
 
 
@@ -35,6 +40,7 @@ def facts(board: str, asked: float) -> Answer:
     loaded = {name: identity for of in images().values() for name, identity in of.items()}
     kept = {archive: list(of.values()) for archive, of in images().items()}
     found["docker"] |= {"default_runtime": "nvidia", "images": loaded, "kept": kept}
+    found["docker"]["daemon_json"] |= {"config": DAEMON_JSON}
     found["reboot"] = {"required": False, "packages": [], "kernel": None}
     return found
 
@@ -48,8 +54,7 @@ def node(board: str) -> Answer:
 def nodes(_board: str, _arguments: Answer) -> Answer:
     """The cluster with all boards."""
     found = [node(one) for one in names(int(os.environ["LIGHT_BOARDS"]))]
-    daemonsets = [{"name": "tegra-device-plugin", "labels": {}}]
-    settings: Answer = {"settings": {}, "ranges": {}, "daemonsets": daemonsets}
+    settings: Answer = {"settings": {}, "ranges": {}, "daemonsets": ["tegra-device-plugin"]}
     return {"installed": True, "version": NEW, **settings, "nodes": found}
 
 

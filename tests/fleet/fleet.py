@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tests.ansible_core import LINES as CORES
 from tests.ansible_core import OWN, core
 from tests.docs import CHECKOUT
 from tests.fleet import stubs
+from tests.following import Process, follow
 from tests.unit.roles.places import stub_collection
 from tests.unit.roles.playing import LOCAL, write_inventory
 from tests.unit.roles.preflight_facts import with_facts
@@ -152,7 +152,7 @@ class Fleet:
         broken: Mapping[str, str] = MappingProxyType({}),
         lost: Mapping[str, str] = MappingProxyType({}),
         locks: bool = False,
-        on_line: Callable[[str, subprocess.Popen[str]], None] = lambda _line, _process: None,
+        on_line: Callable[[str, Process], None] = lambda _line, _process: None,
         **variables: Any,
     ) -> Ran:
         """Run a playbook; `on_line` gets each line of its output, and its process.
@@ -160,19 +160,12 @@ class Fleet:
         `broken` and `lost` have the step in which a board fails or is lost. Without `locks` none is taken.
         """
         before = len((self.root / "log").read_text().splitlines())
-        lines = []
-        with subprocess.Popen(
+        ran = follow(
             self.command(playbook, *arguments, **variables),
-            cwd=self.root,
-            env=self.environment(dict(broken), dict(lost), locks),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as process:
-            assert process.stdout
-            for line in process.stdout:
-                lines.append(line)
-                on_line(line, process)
+            self.root,
+            self.environment(dict(broken), dict(lost), locks),
+            seconds=TIMEOUT_SECONDS,
+            on_line=on_line,
+        )
         steps = (self.root / "log").read_text().splitlines()[before:]
-        return Ran(process.returncode, "".join(lines), steps)
+        return Ran(ran.returncode, ran.output, steps)

@@ -214,6 +214,40 @@ def test_check_image_takes_an_image_and_boards(
     assert (status, "name the image first" in said) == (2, True)
 
 
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: app}
+spec:
+  containers:
+  - name: app
+    resources:
+      limits:
+        metax-tech.com/sgpu: 1
+        metax-tech.com/vmemory: MEMORY
+"""
+
+
+def test_check_manifest_needs_no_inventory_and_has_the_exit_status_of_the_plugin(checkout: Checkout) -> None:
+    (checkout.path / "inventory").unlink()
+    (checkout.path / "plugin").symlink_to(CHECKOUT / "plugin")
+    here = checkout.elsewhere
+    (here / "config.yaml").write_text("version: v1\nsharing: {units: {preset: metax, memoryTotal: 8192Mi}}\n")
+    words = ("check-manifest", "pod.yaml", "--config", "config.yaml")
+    (here / "pod.yaml").write_text(POD.replace("MEMORY", "2048Mi"))
+    status, said = checkout.typed(*words, cwd=here)
+    assert status == 1, said
+    assert "pod.yaml:10: " in said and "  write: metax-tech.com/vmemory: 2\n" in said
+    status, rewritten = checkout.typed(*words, "--rewrite", cwd=here)
+    assert (status, rewritten) == (0, POD.replace("MEMORY", "2"))
+    (here / "pod.yaml").write_text(rewritten)
+    assert checkout.typed(*words, cwd=here)[0] == 0
+    assert checkout.typed("check-manifest", cwd=here)[0] == 2
+    status, said = checkout.typed("check-manifest", "--help", cwd=here)
+    assert status == 0 and said.startswith("usage: ./jetson-k3s check-manifest FILE") and "--rewrite" in said
+    assert checkout.played == []
+
+
 @pytest.mark.parametrize("form", [["--from", "a b.tar.gz"], ["--from=a b.tar.gz"]])
 def test_preflight_of_a_snapshot_needs_no_inventory_and_no_sudo(checkout: Checkout, form: list[str]) -> None:
     (checkout.path / "inventory").unlink()
@@ -418,7 +452,7 @@ def test_help_lists_every_command_without_ansible(checkout: Checkout, arguments:
     status, said = checkout.typed(*arguments)
     assert status == 0
     listed = [line.split()[0] for line in said.splitlines() if line.startswith("  ")]
-    assert listed == ["install", *front_door.COMMANDS, "completion"]
+    assert listed == ["install", *front_door.COMMANDS, "check-manifest", "completion"]
     assert checkout.typed() == (2, said)
     assert not (checkout.path / ".venv").exists()
 
@@ -525,6 +559,9 @@ class Shell:
         ("jetson-k3s test --prov", "jetson-k3s test --provision "),
         ("jetson-k3s check-image app.tar --boards=ag", "jetson-k3s check-image app.tar --boards=agent "),
         ("jetson-k3s check-image app.tar ag", "jetson-k3s check-image app.tar agent "),
+        ("jetson-k3s check-m", "jetson-k3s check-manifest "),
+        ("jetson-k3s check-manifest oth", "jetson-k3s check-manifest other/"),
+        ("jetson-k3s check-manifest pod.yaml --rew", "jetson-k3s check-manifest pod.yaml --rewrite "),
         ("jetson-k3s completion z", "jetson-k3s completion zsh "),
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.modules import run_lock
 
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION, Data
@@ -183,6 +184,27 @@ LONG = (
 def test_task_that_may_take_long_has_a_limit_of_its_own(module: str) -> None:
     """All others have that of ansible.cfg."""
     assert [str(task) for task, _ in calls(module) if "timeout" not in task.keywords] == []
+
+
+# What they run on is the controller.
+WITHOUT_LOCK = {"roles/bundle/tasks/main.yml", "roles/gpu_device_plugin/tasks/build_here.yml"}
+
+
+def renews(task: Task) -> bool:
+    """Whether a task renews the lock of the board on the way, or its file does before it."""
+    sent = task.arguments("image_blobs")
+    if sent is not None:
+        return "lock" in sent
+    before = task.file.read_text().partition(f"- name: {task.text['name']}\n")[0]
+    return "tasks_from: renew\n" in before
+
+
+def test_lock_is_renewed_for_a_step_that_may_take_longer_than_it_lasts() -> None:
+    long = [task for task in ALL if str(task.keywords.get("timeout", 0)).isdigit()]
+    long = [task for task in long if int(task.keywords.get("timeout", 0)) > run_lock.LOCK_SECONDS]
+    on_boards = [task for task in long if str(task.file.relative_to(CHECKOUT)) not in WITHOUT_LOCK]
+    assert on_boards
+    assert [str(task) for task in on_boards if not renews(task)] == []
 
 
 def test_no_job_is_polled_by_ansible_itself() -> None:

@@ -29,7 +29,7 @@ SHARING = {
     "elastic-names": "units: {preset: elastic, memoryTotal: 4Gi}",
 }
 # No line replaces their findings.
-NO_LINE = {"metax", "hami-dra-class", "elastic"}
+NO_LINE = {"metax", "elastic"}
 _EXPECTED = re.compile(r" # (?P<verdict>runs|translated|refused)(: (?P<instead>.+))?$")
 
 

@@ -14,7 +14,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_devi
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_device_plugin_configurations as configurations,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import plugin_image
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s, plugin_image
 from tegra_device_plugin.board.detection import Detection, Gpu
 from tegra_device_plugin.board.identity import Board
 from tegra_device_plugin.board.labels import node_labels
@@ -229,7 +229,7 @@ def test_image_is_loaded_unless_docker_has_and_keeps_it(
 
 def server(label: str, value: str = "true", node: str = "a") -> Data:
     labels = {f"jetson-k3s.github.io/{label}": value}
-    return {"daemonsets": ["some"], "nodes": [{"name": node, "labels": labels}]}
+    return {"daemonsets": ["some"], "nodes": [{"name": node, "board": node, "labels": labels}]}
 
 
 @pytest.mark.parametrize(
@@ -247,7 +247,31 @@ def server(label: str, value: str = "true", node: str = "a") -> Data:
 def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
     api: str, servers: list[Data], expected: bool
 ) -> None:
-    assert planning.may_use_other_api(api, servers, "a") is expected
+    nodes = k3s.nodes_by_name(servers).get("a", [])
+    assert planning.may_use_other_api(api, servers, nodes) is expected
+
+
+@pytest.mark.parametrize(
+    ("servers", "may_have", "present"),
+    [
+        ([{"daemonsets": ["svclb", "tegra-device-plugin"]}], False, []),
+        (
+            [{"daemonsets": ["tegra-device-plugin", "tegra-gpu-agent"]}],
+            True,
+            ["daemonset.apps/tegra-gpu-agent"],
+        ),
+        ([{"daemonsets": ["tegra-device-plugin-old"]}], True, []),
+        ([{"daemonsets": ["tegra-dra-driver"]}, {"failed": True}], True, []),
+        # The cluster is silent, or has none yet.
+        ([{"unreachable": True}], True, ["daemonset.apps/tegra-gpu-agent"]),
+        ([{"daemonsets": []}], True, ["daemonset.apps/tegra-gpu-agent"]),
+    ],
+)
+def test_objects_that_must_go_are_looked_for_where_the_cluster_may_have_some(
+    servers: list[Data], may_have: bool, present: list[str]
+) -> None:
+    assert planning.may_have_surplus(["tegra-device-plugin"], servers) is may_have
+    assert planning.present(["daemonset.apps/tegra-gpu-agent"], servers) == present
 
 
 def unused(**settings: Any) -> set[str]:

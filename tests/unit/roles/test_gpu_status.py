@@ -21,6 +21,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_stat
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_status_credentials as status
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_certificates as certificates
 from tegra_device_plugin.kubelet.pod_resources import ContainerAllocation
+from tegra_device_plugin.sharing.manifests import pods as manifests
 from tegra_device_plugin.telemetry.shares import Row, as_dict, rows
 
 from tests.unit.roles import certs
@@ -183,6 +184,25 @@ def test_pod_without_its_scheduler_is_found(spec: Data, status: Data, scheduler:
     assert observe.unseen_by({"spec": {"containers": [], **spec}, "status": status}) == scheduler
 
 
+# Of a prefix that check-manifest has, the prefixes that the status reads. Another device plugin in a cluster
+# may serve the other names on its own nodes, so a Pending pod that requests them is not about the boards.
+NARROWER: dict[str, set[str]] = {
+    "nvidia.com/gpu": {"nvidia.com/gpucores", "nvidia.com/gpumem"},
+    "nvidia.com/mig-": set(),
+    "cambricon.com/": set(),
+    "huawei.com/": set(),
+    "koordinator.sh/": {"koordinator.sh/gpu"},
+    "jetson-k3s.github.io/gpu-": set(),  # ours
+}
+
+
+def test_status_and_check_manifest_know_the_same_systems() -> None:
+    assert NARROWER.keys() <= {*manifests.PREFIXES}
+    expected = set().union(*(NARROWER.get(prefix, {prefix}) for prefix in manifests.PREFIXES))
+    assert {*filters.SHARING} == expected
+    assert all(name.startswith(prefix) for prefix, names in NARROWER.items() for name in names)
+
+
 def test_pending_pods_that_request_what_no_node_advertises_are_named() -> None:
     foreign = {"requests": {GPU: 1, "koordinator.sh/gpu-memory": 1 << 30, "metax-tech.com/sgpu": 1}}
     cameras = {"requests": {"example.com/camera": 1}}
@@ -197,7 +217,7 @@ def test_pending_pods_that_request_what_no_node_advertises_are_named() -> None:
     assert found["not_advertised"] == [{"namespace": "n", "pod": "metax", "resources": names}]
     assert (
         "n/metax requests koordinator.sh/gpu-memory, metax-tech.com/sgpu, which no node advertises: check "
-        "its manifest with `tegra-device-plugin check-manifest`" in filters.table(found)
+        "its manifest: ./jetson-k3s check-manifest FILE" in filters.table(found)
     )
 
 

@@ -545,6 +545,55 @@ def test_left_over_taint_is_removed_unless_its_pod_has_done_so(
     assert commands == expected
 
 
+def test_node_that_offers_its_gpu_is_read_once_more_only_after_a_change(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]]
+) -> None:
+    there = node(gpu="1") | {"metadata": {"labels": {}}}
+    waits: list[Data] = []
+
+    def wait(_name: str, offers: Data, _timeout: int) -> Data:
+        waits.append(offers)
+        return there
+
+    monkeypatch.setattr(node_module, "wait_offered", wait)
+    offers = {"nvidia.com/gpu": 1}
+    assert prepared(monkeypatch, offers=offers)["changed"] is False
+    assert waits == [{}]
+    assert prepared(monkeypatch, offers=offers, labels={"new": "1"})["changed"] is True
+    assert waits == [{}, {}, offers]
+    prepared(monkeypatch, offers={"gpu.example.org": 1})  # devices of a DRA driver are counted apart
+    assert waits == [{}, {}, offers, {}, {"gpu.example.org": 1}]
+
+
+def test_pod_that_has_not_started_is_explained_by_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    events: list[Data] = [
+        {"reason": "FailedMount", "message": "no such directory", "lastTimestamp": "2026-01-02T00:00:00Z"},
+        {
+            "reason": "FailedCreate",
+            "message": "first",
+            "metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+        },
+    ]
+    pods: list[Data] = [
+        {"metadata": {"name": "new"}, "status": {"phase": "Pending"}},
+        {"metadata": {"name": "old"}, "status": {"phase": "Running"}},
+    ]
+    asked: list[tuple[str, ...]] = []
+
+    def listed(*argv: str) -> list[Data]:
+        asked.append(argv)
+        return pods if argv[0] == "pods" else events
+
+    monkeypatch.setattr(node_module, "listed", listed)
+    monkeypatch.setattr(node_module, "run", lambda *argv: f"the log of {argv[-1]}")
+    said = node_module.explained(SELECTOR, BOARD)
+    assert said == (
+        "Pod new is Pending; its events:\nFailedCreate: first\nFailedMount: no such directory\n"
+        "Pod old is Running, restarted 0 times; its last output:\nthe log of old"
+    )
+    assert asked[1][2] == "--field-selector=type=Warning,involvedObject.name=new"
+
+
 RECORD = "jetson-k3s.github.io/board"
 
 

@@ -38,7 +38,7 @@ SETTINGS: Any = {
     "archive": ARCHIVE,
     "renewals": [],
     "docker_waits": False,
-    "servers": [{"failed": True}, {"nodes": [{**NODE, "labels": {"rack": "7"}}]}],
+    "nodes": [{**NODE, "labels": {"rack": "7"}}],
 }
 
 
@@ -86,7 +86,7 @@ def test_other_board_has_work(path: str, value: object, reason: str) -> None:
         ({"docker_waits": True}, "a restart of Docker is pending"),
         ({"container_runtime": "containerd"}, "images of K3s may be missing"),
         ({"renewals": ["A certificate expires."]}, "A certificate expires."),
-        ({"servers": []}, "the cluster has no such node"),
+        ({"nodes": []}, "the cluster has no such node"),
         ({"board": "b3"}, "the cluster has no such node"),
         ({"labels": {"rack": 8}}, "the label rack differs"),
         ({"labels": {"rack": None}}, "the label rack differs"),
@@ -106,7 +106,7 @@ def test_other_settings_are_work(given: Data, reason: str) -> None:
 )
 def test_other_node_is_work(given: Data, reason: str) -> None:
     node = {**NODE, "labels": {"rack": "7"}, **given}
-    assert k3s_work.work(JETSON, BUNDLE, SETTINGS | {"servers": [{"nodes": [node]}]}) == [reason]
+    assert k3s_work.work(JETSON, BUNDLE, SETTINGS | {"nodes": [node]}) == [reason]
 
 
 SAME = {"paths": [], "restart_due": False}

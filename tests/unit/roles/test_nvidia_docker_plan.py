@@ -337,3 +337,19 @@ def test_docker_with_its_configuration_is_left_alone() -> None:
 )
 def test_other_docker_is_configured(docker: Data, iptables: Data | None, settings: Data) -> None:
     assert configures(docker, iptables, **settings)
+
+
+@pytest.mark.parametrize(
+    ("jetson", "has_work"),
+    [
+        ({}, False),
+        ({"packages": {"installed": [RUNTIME], "ours": [RUNTIME], "held": [RUNTIME]}}, False),
+        ({"packages": {"installed": [RUNTIME], "ours": [RUNTIME], "held": []}}, True),
+        ({"nvidia_runtime": {"path": None, "version": None}}, True),
+        ({"docker": SET | {"default_runtime": "runc"}}, True),
+    ],
+)
+def test_role_is_left_out_of_site_yml_only_where_nothing_is_installed_or_configured(
+    jetson: Data, has_work: bool
+) -> None:
+    assert plan({"docker": SET} | jetson)["has_work"] is has_work

@@ -6,7 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_reading, nvidia_docker
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    k3s_reading,
+    nvidia_docker,
+    preflight_board,
+    preflight_fleet,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight as planning
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.preflight_rules import findings_of_rules
 
@@ -67,9 +72,9 @@ def groups(servers: list[str], agents: list[str]) -> dict[str, list[str]]:
     return {"server": servers, "agent": agents, "k3s_cluster": boards, "all": boards}
 
 
-def run_of(host: str = SERVER, **changes: Any) -> planning.Run:
+def run_of(host: str = SERVER, **changes: Any) -> preflight_fleet.Run:
     boards = [SERVER, AGENT]
-    run: planning.Run = {
+    run: preflight_fleet.Run = {
         "host": host,
         "groups": groups([SERVER], [AGENT]),
         "hosts": boards,
@@ -92,13 +97,13 @@ def jetson(host: str, **changes: Any) -> Data:
 def board(
     host: str = SERVER,
     *,
-    run: planning.Run | None = None,
+    run: preflight_fleet.Run | None = None,
     facts: dict[str, Data] | None = None,
     variables: dict[str, Data] | None = None,
     files: Data | None = None,
     found: Data | None = None,
     **settings: Any,
-) -> planning.Board:
+) -> preflight_board.Board:
     """A board of a run; `facts` and `variables` are changes by board, and the plans those of the roles."""
     of_boards = {name: jetson(name, **(facts or {}).get(name, {})) for name in (SERVER, AGENT)}
     hostvars: dict[str, Data] = {
@@ -125,7 +130,7 @@ def board(
         "requests": "",
         "token": {},
     }
-    return planning.Board(mine, bundle, run or run_of(host), hostvars, results | (found or {}), given)
+    return preflight_board.Board(mine, bundle, run or run_of(host), hostvars, results | (found or {}), given)
 
 
 def ids(found: list[planning.Finding]) -> list[str]:
@@ -158,14 +163,17 @@ def test_a_server_that_answers_is_used_for_kubectl(
     server = {"k3s": {"server": {"active": installed, "installed": installed}}}
     hostvars: dict[str, Data] = {name: {"ansible_facts": {"jetson": server}} for name in EVERYONE}
     run = run_of("d", groups=groups(["a", "b", "c"], ["d"]), hosts=hosts, reached=reached)
-    found = planning.servers(run, hostvars, pinged)
+    found = preflight_fleet.servers(run, hostvars, pinged)
     assert found["joined"] == "a"
     assert (found["kubectl"], found["outside"], found["asked"]) == expected
     assert found["answering"] == [one["item"] for one in pinged if "ping" in one]
 
 
 def test_a_single_server_outside_of_the_run_is_not_pinged() -> None:
-    assert planning.servers(run_of(AGENT, hosts=[AGENT], reached=[AGENT]), {AGENT: {}}, [])["outside"] == []
+    assert (
+        preflight_fleet.servers(run_of(AGENT, hosts=[AGENT], reached=[AGENT]), {AGENT: {}}, [])["outside"]
+        == []
+    )
 
 
 @pytest.mark.parametrize(
@@ -180,7 +188,7 @@ def test_a_server_that_stays_and_has_nodes_is_used_for_kubectl(
         {"item": "b", "installed": True, "nodes": [NODE]},
         {"item": "c", "msg": "unreachable"},
     ]
-    found = planning.remaining(answered, ["a", "b", "c"], staying)
+    found = preflight_fleet.remaining(answered, ["a", "b", "c"], staying)
     assert found == {"server": server, "nodes": nodes, "installed": ["b"]}
 
 
@@ -502,4 +510,4 @@ def test_the_node_of_another_board_is_not_drained(owner: str, expected: list[str
     ("renames", "name"), [(False, "jetson-x"), ("yes", "jetson-1"), (True, "jetson-1"), ("false", "jetson-x")]
 )
 def test_the_node_has_the_hostname_or_the_inventory_name(renames: Any, name: str) -> None:
-    assert planning.node_name({"hostname": "Jetson-X"}, "Jetson-1", renames) == name
+    assert preflight_board.node_name({"hostname": "Jetson-X"}, "Jetson-1", renames) == name

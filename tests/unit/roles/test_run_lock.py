@@ -20,7 +20,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import run_lock
 
 from tests.docs import CHECKOUT
 from tests.unit.roles.places import COLLECTION
-from tests.unit.roles.playing import Run, play_text
+from tests.unit.roles.playing import Run, answer, play_text
 
 NOW = 1000.0  # seconds of the board's clock
 ANNA = {
@@ -74,6 +74,7 @@ def test_run_that_locks_again_notices_another_run(path: str) -> None:
     # A run that was killed has not released the lock.
     assert lock.acquire(path, BERT, NOW + 3, nothing) == ""
     assert "bert@ops2 has run" in lock.acquire(path, ANNA, NOW + 3603, nothing, again=True)
+    assert "bert@ops2 has run" in lock.acquire(path, ANNA, NOW + 4, nothing, again=True), "it goes on"
 
 
 def test_lock_of_another_run_is_read(path: str) -> None:
@@ -113,6 +114,9 @@ def test_run_renews_its_own_lock(path: str) -> None:
     refused = lock.acquire(path, BERT, NOW + 6000, nothing)
     assert "since 2026-11-22 10:32 UTC" in refused
     assert "at most 10 minutes" in refused
+    lock.acquire(path, ANNA, NOW + 3000, nothing, seconds=9000)
+    lock.acquire(path, ANNA, NOW + 3001, nothing)
+    assert "at most 100 minutes" in lock.acquire(path, BERT, NOW + 6000, nothing), "it never expires earlier"
 
 
 @pytest.mark.parametrize(
@@ -252,6 +256,45 @@ def test_run_waits_for_a_locked_board_as_long_as_it_may(tmp_path: Path, wait: in
     if wait:
         assert time.monotonic() > until
         assert json.loads(path.read_text())["until"] > time.monotonic() + 8000
+
+
+RENEWAL = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock}
+      when: locks
+    - ansible.builtin.copy:
+        content: "{{ lock }}"
+        dest: "{{ __run_lock_path }}"
+      when: lock is defined
+    - ansible.builtin.import_role: {name: jetson_k3s.cluster.run_lock, tasks_from: renew}
+      vars: {__run_lock_step_seconds: 7200}
+"""
+
+
+def test_run_renews_its_lock_for_a_step_and_keeps_its_uploads(tmp_path: Path) -> None:
+    uploads, path = tmp_path / "jetson-k3s/uploads", tmp_path / "lock/lock.json"
+    variables = {"locks": True, "__run_lock_path": str(path), "__run_lock_uploads": str(tmp_path)}
+    play_text(tmp_path, RENEWAL, variables=variables)
+    assert json.loads(path.read_text())["until"] > time.monotonic() + 10_000
+    # The lock had expired, and another run took the board while this one waited for a step.
+    taken = {**BERT, "until": time.monotonic() + 60}
+    ran = play_text(tmp_path, RENEWAL, variables=variables | {"lock": taken}, fails=True)
+    assert "bert@ops2 has run upgrade.yml on this board since this run has checked it." in ran.said
+    assert json.loads(path.read_text()) == taken
+    # After a reboot of the board there is no lock, and the uploads of this run are there.
+    uploads.mkdir(0o700, parents=True)
+    path.unlink()
+    arguments = {"path": str(path), "state": "renewed", "run": ANNA}
+    assert answer("run_lock", arguments)["ansible_facts"]["run_lock_path"] == str(path)
+    assert uploads.is_dir()
+
+
+def test_run_without_a_lock_renews_none(tmp_path: Path) -> None:
+    path = tmp_path / "lock/lock.json"
+    play_text(tmp_path, RENEWAL, variables={"locks": False, "__run_lock_path": str(path)})
+    assert not path.exists()
 
 
 def test_role_that_fails_on_a_locked_board_releases_it(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.modules import k3s_nodes
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     gpu_status,
     preflight,
+    preflight_fleet,
 )
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     preflight_second_plugin as second_plugin,
@@ -150,7 +151,7 @@ def findings(
     answer |= {"gpu_plugins": list(plugins)}
     planned = board(name, found={"nodes": [answer]}, labels=given or {}, **of_board)
     # As in a run: of other boards, a board knows what it is compared with.
-    fleet = json.dumps(preflight.fleet_of(planned.run, planned.hostvars, [answer]))
+    fleet = json.dumps(preflight_fleet.fleet_of(planned.run, planned.hostvars, [answer]))
     run: Any = {**planned.run, "fleet": fleet}
     found = preflight.findings(dataclasses.replace(planned, run=run), TABLES, NOW)
     return [one for one in found if one["id"].startswith("second-device-plugin")]

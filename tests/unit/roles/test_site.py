@@ -30,6 +30,36 @@ def test_images_are_brought_if_a_board_builds_one_or_has_a_registry(variables: D
     assert site.any_supplies(["a", "b"], {"a": NOTHING, "b": NOTHING | variables}) is expected
 
 
+BUNDLE: Data = {"indexed": False, "versions": {}, "files": {"tegra-device-plugin-arm64.tar.gz": {}}}
+
+
+@pytest.mark.parametrize(
+    ("first", "bundle", "expected"),
+    [
+        ({}, {}, False),
+        ({}, {"files": {}}, True),
+        ({"gpu_device_plugin_image": "registry/plugin:1"}, {"files": {}}, False),
+        ({"jetson_k3s_host_kind": "plain"}, {}, False),
+        ({"gpu_device_plugin_jtop": "yes"}, {}, True),
+        ({"gpu_device_plugin_jtop": "yes"}, {"versions": {"jtop": {}}}, False),
+        ({"gpu_device_plugin_jtop": "yes"}, {"indexed": True}, False),
+        ({"gpu_device_plugin_jtop": "no"}, {}, False),
+    ],
+)
+def test_the_image_is_built_if_a_board_lacks_it_and_wheels_are_downloaded_if_one_gets_jtop(
+    first: Data, bundle: Data, expected: bool
+) -> None:
+    board: Data = {
+        "ansible_facts": {"jetson": {"arch": "aarch64"}},
+        "preflight_bundle_info": BUNDLE | bundle,
+    }
+    assert site.builds(["a", "b"], {"a": board | first, "b": board}) is expected
+
+
+def test_nothing_is_built_for_plain_hosts() -> None:
+    assert not site.builds(["a"], {"a": {"jetson_k3s_host_kind": "plain"}})
+
+
 def keeping(docker: Data, k3s: Data) -> Data:
     return {"ansible_facts": {"jetson": {"docker": docker, "k3s": k3s}}}
 

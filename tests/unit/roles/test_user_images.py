@@ -10,6 +10,7 @@ import json
 import os
 import random
 import tarfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,8 +95,9 @@ NAME = "registry.example.com/app:1.0"
 
 
 def bundled(directory: Path, *archives: str, architectures: Sequence[str] = ("arm64",)) -> Data:
+    """The answer of module bundle_images on a computer without skopeo."""
     arguments = {"path": str(directory), "images": list(archives), "architectures": list(architectures)}
-    return answer("bundle_images", arguments)
+    return answer("bundle_images", arguments, PATH="/nowhere")
 
 
 def files(bundle: Path) -> set[str]:
@@ -185,29 +187,6 @@ def test_bad_images_are_refused_with_the_remedy(tmp_path: Path, bundle: Path) ->
         assert [path for path in bundle.iterdir() if path.name.startswith(".")] == []
 
 
-SKOPEO = """\
-#!/bin/sh
-[ "$4" = arm64 ] || { echo 'FATA[0000] no image found in image index for architecture "amd64"' >&2; exit 1; }
-cp "$IMAGE" "${8#oci-archive:}"
-"""
-
-
-def test_image_of_a_registry_is_copied_by_its_digest(tmp_path: Path, bundle: Path) -> None:
-    """SIMULATED skopeo: it has an image for arm64 alone."""
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/skopeo").write_text(SKOPEO)
-    (tmp_path / "bin/skopeo").chmod(0o755)
-    image = oci_archive(tmp_path / "image.tar", "x:y", {"arm64": [FIRST]})
-    names = {
-        f"registry.example.com:5000/app:1.0@sha256:{'a' * 64}": "registry.example.com:5000/app:1.0",
-        f"registry.example.com/app@sha256:{'a' * 64}": f"registry.example.com/app:sha256-{'a' * 12}",
-    }
-    for reference, name in names.items():
-        arguments = {"path": str(bundle), "images": [reference], "architectures": ["arm64", "amd64"]}
-        said = answer("bundle_images", arguments, PATH=f"{tmp_path}/bin:/usr/bin:/bin", IMAGE=image)
-        assert [(one["name"], one["source"]) for one in said["images"]] == [(name, reference)], said
-
-
 PLAY = """\
 - hosts: server
   gather_facts: false
@@ -217,6 +196,7 @@ PLAY = """\
         path: "{{ board }}"
         layout: directory
         blobs: "{{ blobs }}"
+        lock: "{{ ansible_facts.run_lock_path | default(omit) }}"
       register: sent
     - ansible.builtin.debug: {msg: "sent {{ sent.sent }} bytes, changed {{ sent.changed }}."}
 """
@@ -247,6 +227,37 @@ def test_link_that_was_cut_costs_only_the_last_piece(tmp_path: Path, bundle: Pat
     (board / base).unlink()
     assert "changed True." in play_text(tmp_path, play, "--check", variables=variables).said
     assert not (board / base).exists()
+
+
+LOCKED = """\
+- hosts: server
+  gather_facts: false
+  tasks:
+    - ansible.builtin.import_role: {name: COLLECTION.run_lock}
+    - ansible.builtin.copy:
+        content: "{{ lock }}"
+        dest: "{{ __run_lock_path }}"
+      when: lock is defined
+"""
+
+
+def test_lock_is_renewed_while_layers_are_sent(tmp_path: Path, bundle: Path) -> None:
+    (entry,) = bundled(bundle, docker_archive(tmp_path / "app.tar", NAME, [BASE]))["images"]
+    board, path = tmp_path / "board", tmp_path / "lock/lock.json"
+    variables: Data = {"bundle": str(bundle), "board": str(board)}
+    variables |= {"blobs": user_images.blobs([entry], manifests=True)}
+    variables |= {"__run_lock_path": str(path), "__run_lock_uploads": str(tmp_path), "__run_lock_seconds": 60}
+    play = (LOCKED + PLAY.partition("  tasks:\n")[2]).replace("COLLECTION", COLLECTION)
+    # The lock had expired, and another run has the board.
+    other: Data = {"who": "bert@ops2", "playbook": "upgrade.yml", "controller": "ops2", "process": "4712:200"}
+    other |= {"since": "2026-11-22 10:50 UTC", "until": time.monotonic() + 60}
+    ran = play_text(tmp_path, play, variables=variables | {"lock": other}, fails=True)
+    assert "bert@ops2 has run upgrade.yml on this board since this run has checked it." in ran.said
+    assert not [path for path in board.rglob("*") if path.is_file()]
+    path.unlink()
+    play_text(tmp_path, play, variables=variables)
+    assert json.loads(path.read_text())["until"] > time.monotonic() + 3000
+    assert {path.name for path in board.iterdir()} - {"partial"} == files(bundle)
 
 
 def test_damaged_part_is_removed_and_named(tmp_path: Path) -> None:

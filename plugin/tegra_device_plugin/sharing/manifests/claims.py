@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tegra_device_plugin.sharing.manifests import amounts
 from tegra_device_plugin.sharing.manifests.findings import Finding
-from tegra_device_plugin.sharing.manifests.text import Section
+from tegra_device_plugin.sharing.manifests.text import Field, Section
 from tegra_device_plugin.system.kubernetes import DRIVER, parse_quantity, render_quantity
 
 if TYPE_CHECKING:
@@ -70,5 +71,16 @@ def selectors(section: Section) -> Iterator[Finding]:
         expression = selector.find("cel", "expression")
         for driver in _CLASSES if expression else ():
             if expression and driver in expression.text:
-                text = f"attributes of the driver {driver}: write those of {DRIVER} (docs/dra.md)"
-                yield Finding("refused", expression, text)
+                text = f"selects devices of the driver {driver}: write attributes of {DRIVER} (docs/dra.md)"
+                yield Finding("refused", expression, text, _our_devices(expression, driver))
+
+
+def _our_devices(expression: Field, driver: str) -> tuple[str, ...] | None:
+    """Give the line that selects our devices of the same kind, if all of the other driver are selected."""
+    on_one_line = expression.start[0] == expression.end[0]
+    every_device = re.fullmatch(rf"""device\.driver\s*==\s*["']{re.escape(driver)}["']""", expression.text)
+    if not (on_one_line and every_device):
+        return None
+    left_out = "exclusive" if _CLASSES[driver] == SHARED_CLASS else "shares"
+    ours = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].sharing != '{left_out}'"
+    return (f"expression: {ours}",)

@@ -28,8 +28,7 @@ _MORE_NAMES: Mapping[str, tuple[str, ...]] = {
     "qgpu": ("tke.cloud.tencent.com/qgpu-core-greedy",),
     "gpushare": ("aliyun.com/gpu-count",),
 }
-# How names begin that only components of GPU sharing advertise.
-_PREFIXES = (
+PREFIXES = (
     "aliyun.com/gpu",
     "cambricon.com/",
     "elasticgpu.com/",
@@ -44,6 +43,7 @@ _PREFIXES = (
     "tencent.com/vcuda-",
     "tke.cloud.tencent.com/qgpu-",
 )
+"""How names begin that only components of GPU sharing advertise."""
 
 
 class Pod:
@@ -60,7 +60,7 @@ class Pod:
             field.key
             for container in self._containers
             for field in _resources(container)
-            if field.key.startswith(_PREFIXES) or field.key in own
+            if field.key.startswith(PREFIXES) or field.key in own
         }
         units = config.units if config else None
         if units and self._names & {*units.resources, *units.unserved, *_MORE_NAMES.get(units.preset, ())}:
