@@ -7,13 +7,14 @@ a kubelet writes its own Node, and with K3s' flannel an agent may write the stat
 Runs on the board: Python 3.6 compatible.
 """
 
-from typing import Dict, Iterable, List, Optional
+from typing import Dict, Iterable, List, Optional, Tuple
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import (
     Data,
     KubectlError,
     by_kubeconfig,
     get,
+    listed,
     run,
 )
 
@@ -51,8 +52,8 @@ def owner(name: str, record: str, addresses: Iterable[str], boards: Dict[str, Li
 
 def addresses_of(node: Optional[Data]) -> List[str]:
     """Addresses that a Node has in its status."""
-    listed = ((node or {}).get("status") or {}).get("addresses") or []
-    return [entry["address"] for entry in listed if entry["type"] != "Hostname"]
+    entries = ((node or {}).get("status") or {}).get("addresses") or []
+    return [entry["address"] for entry in entries if entry["type"] != "Hostname"]
 
 
 def records() -> Dict[str, str]:
@@ -73,6 +74,14 @@ def recorded(secret: Optional[Data]) -> str:
 def password(name: str) -> Optional[Data]:
     """The Secret that keeps the name of a node; None without one, or with a kubeconfig."""
     return None if by_kubeconfig() else get(NAMESPACE, "secret", name + PASSWORD)
+
+
+def node_and_password(name: str) -> Tuple[Optional[Data], Optional[Data]]:
+    """The node and that Secret, by one call: each starts a kubectl."""
+    if by_kubeconfig():
+        return get("node", name), None
+    items = {one["kind"]: one for one in listed(NAMESPACE, "node/" + name, "secret/" + name + PASSWORD)}
+    return items.get("Node"), items.get("Secret")
 
 
 def check_owner(node: Optional[Data], secret: Optional[Data], params: Data, new: bool = False) -> None:

@@ -156,20 +156,26 @@ def inspect_built(path: str, k3s_version: str, jtop: str = "") -> Data:
     }
 
 
+ARGUMENTS = {
+    "path": {"type": "path", "required": True},
+    "k3s_version": {"type": "str"},
+    "jtop": {"type": "str", "default": ""},
+}
+
+
+def found(given: Data) -> Data:
+    """The content of a bundle, or of `dist`, by the arguments of a task.
+
+    No `ansible_facts`: the answer of any board may carry facts of the same name.
+    """
+    path, k3s_version = given["path"], given["k3s_version"]
+    return inspect_built(path, k3s_version, given["jtop"]) if k3s_version else inspect(path)
+
+
 def main() -> None:
     """Ansible's entry point."""
-    module = AnsibleModule(
-        argument_spec={
-            "path": {"type": "path", "required": True},
-            "k3s_version": {"type": "str"},
-            "jtop": {"type": "str", "default": ""},
-        },
-        supports_check_mode=True,
-    )
-    path, k3s_version = module.params["path"], module.params["k3s_version"]
-    found = inspect_built(path, k3s_version, module.params["jtop"]) if k3s_version else inspect(path)
-    # No `ansible_facts`: the answer of any board may carry facts of the same name.
-    module.exit_json(changed=False, **found)
+    module = AnsibleModule(argument_spec=ARGUMENTS, supports_check_mode=True)
+    module.exit_json(changed=False, **found(module.params))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     Data,
     KubectlError,
     WatchTimeoutError,
-    get,
     has_kubectl,
     is_true,
     listed,
@@ -33,6 +32,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_offers impo
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_owner import (
     NAMESPACE,
     check_owner,
+    node_and_password,
     password,
     record_arguments,
 )
@@ -372,10 +372,18 @@ def explained(selector: str, node: str) -> str:
         return str(error)
 
 
+def ready(name: str, timeout: int) -> Tuple[Data, Optional[Data]]:
+    """The node, as soon as it is Ready, and the Secret that keeps its name. NotOfferedError."""
+    node, secret = node_and_password(name)
+    if node is None or lacking(node, {}):
+        return wait_offered(name, {}, timeout), password(name)
+    return node, secret
+
+
 def planned(params: Data) -> str:
     """The commands that a run would give, for check mode. Before the first run there is no cluster."""
     name, there = params["name"], has_kubectl()
-    node, secret = (get("node", name), password(name)) if there else (None, None)
+    node, secret = node_and_password(name) if there else (None, None)
     check_owner(node, secret, params, params["new"])
     labels = node["metadata"].get("labels", {}) if node else {}
     missing = label_arguments(labels, params["labels"])
@@ -414,7 +422,7 @@ def main() -> None:
             commands = planned(module.params)
             module.exit_json(changed=bool(commands), diff={"prepared": commands})
         deadline = time.monotonic() + module.params["timeout"]
-        node, secret = wait_offered(name, {}, module.params["timeout"]), password(name)
+        node, secret = ready(name, module.params["timeout"])
         check_owner(node, secret, module.params, module.params["new"])
         record = record_arguments(secret, module.params)
         if record:

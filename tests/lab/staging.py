@@ -94,10 +94,11 @@ def for_k3s(stage: Path, clamp: str) -> None:
 
     `clamp` is the program that edits containers, and starts the real runc.
     """
+    # A reset removes K3s' drop-ins from /etc/systemd.
     files = {
         "etc/rancher/k3s/config.yaml.d/60-virtual-board.yaml": k3s.BOARD_SETTINGS,
-        "etc/systemd/system/k3s.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
-        "etc/systemd/system/k3s-agent.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
+        "usr/lib/systemd/system/k3s.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
+        "usr/lib/systemd/system/k3s-agent.service.d/virtual-board.conf": k3s.UNIT_SETTINGS,
     }
     for name, text in files.items():
         path = stage / name

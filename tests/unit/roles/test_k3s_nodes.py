@@ -486,8 +486,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     there = node() | {"metadata": {"labels": {"kept": "1", "old": "1", "new": "0"}}}
     items = [daemonset(PLUGIN), *REVISIONS, *OLD_PODS]
     monkeypatch.setattr(kubectl, "K3S", "/bin/sh")  # there is a K3s
-    monkeypatch.setattr(node_module, "get", lambda *_: there)
-    monkeypatch.setattr(node_module, "password", lambda _: None)
+    monkeypatch.setattr(node_module, "node_and_password", lambda _: (there, None))
     monkeypatch.setattr(node_module, "wait_offered", lambda *_: there)
     monkeypatch.setattr(node_module, "wait_until", lambda *_: None)
     monkeypatch.setattr(node_module, "provider", lambda _: items)
@@ -556,13 +555,18 @@ def test_node_that_offers_its_gpu_is_read_once_more_only_after_a_change(
         return there
 
     monkeypatch.setattr(node_module, "wait_offered", wait)
+    monkeypatch.setattr(node_module, "node_and_password", lambda _: (there, None))
     offers = {"nvidia.com/gpu": 1}
     assert prepared(monkeypatch, offers=offers)["changed"] is False
-    assert waits == [{}]
+    assert waits == []
     assert prepared(monkeypatch, offers=offers, labels={"new": "1"})["changed"] is True
-    assert waits == [{}, {}, offers]
+    assert waits == [offers]
     prepared(monkeypatch, offers={"gpu.example.org": 1})  # devices of a DRA driver are counted apart
-    assert waits == [{}, {}, offers, {}, {"gpu.example.org": 1}]
+    assert waits == [offers, {"gpu.example.org": 1}]
+    monkeypatch.setattr(node_module, "node_and_password", lambda _: (None, None))
+    monkeypatch.setattr(node_module, "password", lambda _: None)
+    prepared(monkeypatch)
+    assert waits[2:] == [{}]
 
 
 def test_pod_that_has_not_started_is_explained_by_its_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -620,7 +624,8 @@ def test_node_is_recorded_for_its_board_alone(
     said: str,
 ) -> None:
     secret = {"metadata": {"annotations": {RECORD: record} if record else {}}}
-    monkeypatch.setattr(node_module, "password", lambda _: secret)
+    there = node() | {"metadata": {"labels": {}}}
+    monkeypatch.setattr(node_module, "node_and_password", lambda _: (there, secret))
     boards: Data = {"camera": [], "other": []} | {board: []}
     given: Data = {"board": board, "boards": boards, "new": record is None, "labels": {"new": "1"}}
     for check_mode in (True, False):
