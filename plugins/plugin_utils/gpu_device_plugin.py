@@ -378,7 +378,7 @@ def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) 
     `servers` are the results of module k3s_nodes. Of such objects the DaemonSet goes last.
     """
     known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
-    names = (*configurations.DAEMONSETS.values(), manifests.AGENT)
+    names = (*configurations.DAEMONSETS.values(), manifests.AGENT, manifests.THROTTLE_TAINT)
     ours = {one for one in itertools.chain(*known) if one.startswith(names)}
     return not known or not ours <= {*kept}
 
@@ -435,7 +435,7 @@ def plan(
         },
         "absent_taints": [] if tainted else [manifests.TAINT],
         "absent": unwanted_agents(found),
-        "kept": kept_daemonsets(found),
+        "kept": [*kept_daemonsets(found), *([manifests.THROTTLE_TAINT] if tainted else [])],
         "unused": unused_objects(found, settings["k3s_version"], tainted=tainted),
         "renderings": [
             *(rendering(image, one, settings) for one in found),

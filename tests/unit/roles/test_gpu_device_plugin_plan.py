@@ -262,6 +262,7 @@ def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
         ),
         ([{"daemonsets": ["tegra-device-plugin-old"]}], True, []),
         ([{"daemonsets": ["tegra-dra-driver"]}, {"failed": True}], True, []),
+        ([{"daemonsets": ["tegra-throttle-taint"]}], True, []),
         # The cluster is silent, or has none yet.
         ([{"unreachable": True}], True, ["daemonset.apps/tegra-gpu-agent"]),
         ([{"daemonsets": []}], True, ["daemonset.apps/tegra-gpu-agent"]),
