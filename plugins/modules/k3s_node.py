@@ -16,6 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     Data,
     KubectlError,
     WatchTimeoutError,
+    get,
     has_kubectl,
     is_true,
     listed,

@@ -534,7 +534,7 @@ def test_left_over_taint_is_removed_unless_its_pod_has_done_so(
         return node() | {"metadata": {"labels": {}}, "spec": {"taints": taints}}
 
     absent = ["jetson-k3s.github.io/throttled:PreferNoSchedule", "example.com/slow:PreferNoSchedule"]
-    monkeypatch.setattr(node_module, "wait_offered", lambda *_: tainted(TAINTS))
+    monkeypatch.setattr(node_module, "node_and_password", lambda _: (tainted(TAINTS), None))
     monkeypatch.setattr(node_module, "get", lambda *_: tainted(now))
     expected = [("taint", "node", BOARD, f"{absent[0]}-")] if removed else []
     shown = "".join(f"kubectl {' '.join(command)}\n" for command in expected)
