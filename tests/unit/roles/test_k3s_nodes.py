@@ -534,11 +534,12 @@ def test_left_over_taint_is_removed_unless_its_pod_has_done_so(
         return node() | {"metadata": {"labels": {}}, "spec": {"taints": taints}}
 
     absent = ["jetson-k3s.github.io/throttled:PreferNoSchedule", "example.com/slow:PreferNoSchedule"]
-    monkeypatch.setattr(node_module, "node_and_password", lambda _: (tainted(TAINTS), None))
     monkeypatch.setattr(node_module, "get", lambda *_: tainted(now))
     expected = [("taint", "node", BOARD, f"{absent[0]}-")] if removed else []
     shown = "".join(f"kubectl {' '.join(command)}\n" for command in expected)
-    for check_mode in (True, False):
+    for check_mode, first in ((True, now), (False, TAINTS)):
+        there = (tainted(first), None)
+        monkeypatch.setattr(node_module, "node_and_password", lambda _, there=there: there)
         said = prepared(monkeypatch, check_mode, absent_taints=absent)
         assert (said["changed"], said["diff"]["prepared"]) == (removed, shown)
     assert commands == expected
