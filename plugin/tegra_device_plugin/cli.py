@@ -25,6 +25,7 @@ from tegra_device_plugin.config.options import ConfigError
 _COMMANDS = {
     "run": ("daemons", "serve the GPU to the kubelet"),
     "dra": ("daemons", "serve the GPU by Dynamic Resource Allocation, instead of `run`"),
+    "throttle-taint": ("daemons", "keep a taint on the node while its board is throttled by heat or current"),
     "before-kubelet": ("boot", "at a boot: wait for `run --stand-by`, and let the kubelet refuse no pod"),
     "agent": ("daemons", "divide the GPU's time among pods by weights, and watch each pod's GPU memory"),
     "detect": ("inspection", "print the board and its GPU, with the evidence"),
@@ -52,6 +53,7 @@ _COMMANDS = {
     "config": ("inspection", "check a configuration file: print its errors, or its meaning"),
 }
 """The module of `commands` and the description of each command."""
+_WITH_API_SERVER = ("dra", "throttle-taint")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0] not in _COMMANDS:
         _parser().parse_args(words)  # prints help, the version or an error, and exits
     command = words[0]
-    if command != "dra":
+    if command not in _WITH_API_SERVER:
         _without_tls()
     chosen = find_command(command)
     parser = argparse.ArgumentParser(

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tegra_device_plugin.config.options import ConfigError
-from tegra_device_plugin.config.settings import AgentSettings, DraSettings, PluginSettings
+from tegra_device_plugin.config.settings import AgentSettings, DraSettings, PluginSettings, TaintSettings
 from tegra_device_plugin.system import log, waiting
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 
@@ -76,7 +76,7 @@ class ConfigWatch(Generic[T]):
 logger = logging.getLogger(__name__)
 
 
-S = TypeVar("S", bound=PluginSettings | DraSettings | AgentSettings)
+S = TypeVar("S", bound=PluginSettings | DraSettings | AgentSettings | TaintSettings)
 
 
 class Service(Generic[S]):

@@ -16,6 +16,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     Data,
     KubectlError,
     WatchTimeoutError,
+    get,
     has_kubectl,
     is_true,
     listed,
@@ -62,6 +63,11 @@ options:
     required: true
   new: {type: bool, default: false, description: 'Whether the cluster had no such node before this run.'}
   labels: {type: dict, default: {}, description: 'Labels that it must have, or with null must not have.'}
+  absent_taints:
+    description: Taints that it must not have, as C(KEY:EFFECT).
+    type: list
+    elements: str
+    default: []
   offers: {type: dict, default: {}, description: 'Extended resources and devices of drivers to wait for.'}
   provider: {description: Label selector of the pods in kube-system that serve them.}
   renew:
@@ -89,15 +95,32 @@ def label_arguments(current: Data, wanted: Data) -> List[str]:
     ]
 
 
+def surplus_taints(node: Data, absent: List[str]) -> List[str]:
+    """Those of the taints that must not be there which the node has, as KEY:EFFECT."""
+    taints = node.get("spec", {}).get("taints") or []
+    there = {"{}:{}".format(taint["key"], taint["effect"]) for taint in taints}
+    return [one for one in absent if one in there]
+
+
+def taint_arguments(surplus: List[str]) -> List[str]:
+    """Arguments of `kubectl taint` that remove taints."""
+    return [one + "-" for one in surplus]
+
+
 def combined(current: Data, wanted: Data) -> Data:
     """The labels of a node when it has got those that it must have."""
     both = {**current, **{key: None if value is None else str(value) for key, value in wanted.items()}}
     return {key: value for key, value in both.items() if value is not None}
 
 
-def prepared(name: str, labels: List[str], old: List[str], record: List[str]) -> str:
-    """The commands for a node's record, its labels and its older pods, a line each."""
-    commands = ((["annotate"], record), (["label", "node", name], labels), (["delete", "pods"], old))
+def prepared(name: str, labels: List[str], taints: List[str], old: List[str], record: List[str]) -> str:
+    """The commands for a node's record, its labels, its taints and its older pods, a line each."""
+    commands = (
+        (["annotate"], record),
+        (["label", "node", name], labels),
+        (["taint", "node", name], taints),
+        (["delete", "pods"], old),
+    )
     return "".join(" ".join(["kubectl", *verb, *what]) + "\n" for verb, what in commands if what)
 
 
@@ -301,6 +324,18 @@ def renew(selector: str, node: str, labels: Data, deadline: float) -> bool:
     return bool(old)
 
 
+def remove_taints(name: str, node: Data, absent: List[str]) -> List[str]:
+    """Remove taints of the node that must not be there; the arguments of `kubectl taint` for it.
+
+    `node` is as before its labels changed. A pod that has ended since may have removed its taint.
+    """
+    now = get("node", name) if surplus_taints(node, absent) else None
+    taints = taint_arguments(surplus_taints(now, absent)) if now else []
+    if taints:
+        run("taint", "node", name, *taints)
+    return taints
+
+
 def _left(deadline: float) -> int:
     """Seconds until then as an integer, at least one."""
     return max(1, int(deadline - time.monotonic()))
@@ -356,7 +391,8 @@ def planned(params: Data) -> str:
     wanted = combined(labels, params["labels"])
     old = outdated(provider(params["provider"]), name, wanted) if node and params["renew"] else []
     record = record_arguments(secret, params) if node else []
-    return prepared(name, missing, old, record)
+    surplus = surplus_taints(node, params["absent_taints"]) if node else []
+    return prepared(name, missing, taint_arguments(surplus), old, record)
 
 
 def main() -> None:
@@ -369,6 +405,7 @@ def main() -> None:
             "boards": {"type": "dict", "required": True},
             "new": {"type": "bool", "default": False},
             "labels": {"type": "dict", "default": {}},
+            "absent_taints": {"type": "list", "elements": "str", "default": []},
             "offers": {"type": "dict", "default": {}},
             "provider": {"type": "str"},
             "renew": {"type": "bool", "default": False},
@@ -399,6 +436,7 @@ def main() -> None:
             leave(selector, name, labels, after, deadline)
         if missing:
             run("label", "--overwrite", "node", name, *missing)
+        taints = remove_taints(name, node, module.params["absent_taints"])
         # After the labels: what serves the resources may be scheduled by them.
         renewed = renew(selector, name, after, deadline) if module.params["renew"] else False
         is_settled = not missing and not renewed and not lacking(node, offers)
@@ -410,8 +448,8 @@ def main() -> None:
     except (KubectlError, OSError, ValueError) as error:
         module.fail_json(msg="node {}: {}".format(name, error))
     module.exit_json(
-        changed=bool(missing or record) or renewed,
-        diff={"prepared": prepared(name, missing, [], record)},
+        changed=bool(missing or record or taints) or renewed,
+        diff={"prepared": prepared(name, missing, taints, [], record)},
         cordoned=CORDONED in node["metadata"].get("annotations", {}),
     )
 

@@ -39,6 +39,17 @@ DRIVER_OBJECTS = [
     ),
     *(f"deviceclass.resource.k8s.io/{name}gpu.jetson-k3s.github.io" for name in ("", "shared.")),
 ]
+TAINT_OBJECTS = [
+    f"{kind}/{manifests.THROTTLE_TAINT}"
+    for kind in (
+        *("daemonset.apps", "serviceaccount"),
+        *("clusterrole.rbac.authorization.k8s.io", "clusterrolebinding.rbac.authorization.k8s.io"),
+        "validatingadmissionpolicy.admissionregistration.k8s.io",
+        "validatingadmissionpolicybinding.admissionregistration.k8s.io",
+    )
+]
+# Before this version a server has no such policies, and tokens of pods do not name the node.
+TAINT_SINCE = "1.30"
 # Before this version a server does not know the kinds of DRA, and has never had any.
 DRA_SINCE = "1.34"
 EXTENDED_RESOURCE_SINCE = "1.36"  # pods that ask for nvidia.com/gpu get a claim
@@ -66,6 +77,7 @@ class Settings(TypedDict):
     image: str
     config: dict[str, Any]
     agent: dict[str, Any]
+    throttle_taint: dict[str, Any]
     metrics_on_host: bool
     jtop: bool
     container_runtime: str
@@ -127,14 +139,16 @@ class Plan(TypedDict):
     """Whether an instance starts with the board's Docker, before the kubelet."""
     labels: dict[str, str | None]
     """Labels of the node that say which DaemonSet runs there; None removes one."""
+    absent_taints: list[str]
+    """Taints of the node that no pod removes, such as one that was there at a power loss."""
     absent: list[str]
     """Objects of agents that are not wanted. They go."""
     kept: list[str]
     """The DaemonSets of the inventory. Others go as soon as no node has their label's value."""
     unused: dict[str, list[str]]
-    """Objects of an API that no board has, by its label. They go as soon as no node has that."""
+    """Objects that no board needs, by the label of the nodes that do. They go as soon as no node has that."""
     renderings: list[dict[str, Any]]
-    """Of each configuration, the arguments of the manifest's filter."""
+    """Of each configuration, and of the throttle taint, the arguments of the manifest's filter."""
     stand_by: dict[str, Any] | None
     """The instance that stands by, as stand_by() of its module has it."""
     stands_by_otherwise: bool
@@ -143,6 +157,12 @@ class Plan(TypedDict):
 
 def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Iterator[str]:
     """Why these settings cannot be deployed on this board."""
+    remove_after = throttle_taint(settings)
+    if remove_after and not re.fullmatch(DURATION, remove_after):
+        yield (
+            f"{board}: gpu_device_plugin_throttle_taint.removeAfter is {remove_after!r}. Write a number of "
+            "seconds, minutes or hours, such as 90s, 10m or 1h, or leave it out."
+        )
     agent = configurations.agent_of(settings["agent"])
     units = settings["config"].get("sharing", {}).get("units")
     if not agent["enabled"]:
@@ -180,6 +200,12 @@ def refusals(jetson: Mapping[str, Any], settings: Settings, board: str) -> Itera
             "by the pods' shares, and none is configured here. Give gpu_device_plugin_config `sharing.units` "
             "(docs/sharing.md), or use `best-effort`."
         )
+
+
+def throttle_taint(settings: Settings) -> str | None:
+    """The time after which the taint is removed; '' for the program's own, None if there is no taint."""
+    given = settings["throttle_taint"]
+    return str(given.get("removeAfter") or "") if boolean(given.get("enabled", False)) else None
 
 
 def engine_of(settings: Settings) -> Engine:
@@ -252,16 +278,22 @@ def unwanted_agents(found: Iterable[configurations.Configuration]) -> list[str]:
     ]
 
 
-def unused_objects(found: Iterable[configurations.Configuration], k3s_version: str) -> dict[str, list[str]]:
-    """Objects of the APIs that no board has, by the label of the nodes that have it."""
+def unused_objects(
+    found: Iterable[configurations.Configuration], k3s_version: str, *, tainted: bool
+) -> dict[str, list[str]]:
+    """Objects of the APIs and of the taint that no board has, by the label of the nodes that have it."""
+    version = LooseVersion(k3s_version.lstrip("v"))
     objects = {"device-plugin": [*PLUGIN_OBJECTS, *AGENT_OBJECTS]}
-    if LooseVersion(k3s_version.lstrip("v")) >= LooseVersion(DRA_SINCE):
+    if version >= LooseVersion(DRA_SINCE):
         objects["dra"] = DRIVER_OBJECTS
-    return {
+    unused = {
         manifests.API_LABELS[api]: list(those)
         for api, those in objects.items()
         if api not in {one["api"] for one in found}
     }
+    if not tainted and version >= LooseVersion(TAINT_SINCE):
+        unused[manifests.TAINT_LABEL] = list(TAINT_OBJECTS)
+    return unused
 
 
 def kept_daemonsets(found: list[configurations.Configuration]) -> list[str]:
@@ -292,6 +324,21 @@ def rendering(
         version = LooseVersion(settings["k3s_version"].lstrip("v"))
         return common | {"extended_resource": version >= LooseVersion(EXTENDED_RESOURCE_SINCE)}
     return common | {"strict": one["strict"], "agent": one["agent"] if one["agent"]["enabled"] else None}
+
+
+def taint_rendering(image: plugin_image.Image, settings: Settings) -> list[dict[str, Any]]:
+    """The same for the manifest of the throttle taint; none without it."""
+    remove_after = throttle_taint(settings)
+    if remove_after is None:
+        return []
+    return [
+        {
+            "image": image.name,
+            "image_id": image.identity,
+            "metrics_on_host": boolean(settings["metrics_on_host"]),
+            "remove_after": remove_after,
+        }
+    ]
 
 
 def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Mapping[str, Any]) -> bool:
@@ -331,7 +378,7 @@ def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) 
     `servers` are the results of module k3s_nodes. Of such objects the DaemonSet goes last.
     """
     known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
-    names = (*configurations.DAEMONSETS.values(), manifests.AGENT)
+    names = (*configurations.DAEMONSETS.values(), manifests.AGENT, manifests.THROTTLE_TAINT)
     ours = {one for one in itertools.chain(*known) if one.startswith(names)}
     return not known or not ours <= {*kept}
 
@@ -364,6 +411,7 @@ def plan(
     if stands_by and not refused:
         text = manifest([rendering(image, own, settings)], inventory["sources"])
         stand_by = standing_by.stand_by(text, inventory["tmpfiles"])
+    tainted = throttle_taint(settings) is not None
     loads = not (in_docker and has_archive(image, bundle, docker))
     return {
         "refused": refused,
@@ -383,11 +431,16 @@ def plan(
             # NVIDIA's GPU operator leaves the board alone, installed before or after.
             manifests.OPERANDS_LABEL: "false",
             **{label: value if api == own["api"] else None for api, label in manifests.API_LABELS.items()},
+            manifests.TAINT_LABEL: "true" if tainted else None,
         },
+        "absent_taints": [] if tainted else [manifests.TAINT],
         "absent": unwanted_agents(found),
-        "kept": kept_daemonsets(found),
-        "unused": unused_objects(found, settings["k3s_version"]),
-        "renderings": [rendering(image, one, settings) for one in found],
+        "kept": [*kept_daemonsets(found), *([manifests.THROTTLE_TAINT] if tainted else [])],
+        "unused": unused_objects(found, settings["k3s_version"], tainted=tainted),
+        "renderings": [
+            *(rendering(image, one, settings) for one in found),
+            *taint_rendering(image, settings),
+        ],
         "stand_by": stand_by,
         "stands_by_otherwise": bool(stand_by and docker["running"] and serves_otherwise(stand_by, docker)),
     }
@@ -406,6 +459,7 @@ class Sources(NamedTuple):
     agent: str
     agent_rights: str
     driver: list[str]
+    throttle_taint: list[str]
 
 
 def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]) -> str:
@@ -414,6 +468,9 @@ def manifest(renderings: Iterable[Mapping[str, Any]], sources: Mapping[str, Any]
     documents: list[dict[str, Any]] = []
     for one in renderings:
         given = dict(one)
+        if "remove_after" in given:
+            documents += manifests.rendered_throttle_taint(texts.throttle_taint, **given)
+            continue
         if "extended_resource" in given:
             documents += manifests.rendered_driver(texts.driver, **given)
             continue

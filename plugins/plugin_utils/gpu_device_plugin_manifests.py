@@ -19,6 +19,10 @@ CONFIG_DIRECTORY, CONFIG_NAME = "/etc/tegra-device-plugin", "config.yaml"
 PLUGIN, AGENT = "tegra-device-plugin", "tegra-gpu-agent"
 # By API, the label of the nodes on which the DaemonSet runs. Its value says which configuration.
 API_LABELS = {"device-plugin": "jetson-k3s.github.io/device-plugin", "dra": "jetson-k3s.github.io/dra"}
+# A taint while the board is throttled (throttling/ of the plugin), and the label of the nodes that get it.
+THROTTLE_TAINT = "tegra-throttle-taint"
+TAINT = "jetson-k3s.github.io/throttled:PreferNoSchedule"
+TAINT_LABEL = "jetson-k3s.github.io/throttle-taint"
 # With "false", NVIDIA's GPU operator puts none of its pods on a node (its controllers/state_manager.go).
 OPERANDS_LABEL = "nvidia.com/gpu.deploy.operands"
 # Of the objects of a configuration with a name, whose pods are not those of the default's DaemonSet.
@@ -316,6 +320,25 @@ def rendered_driver(
     if extended_resource:
         (whole,) = (document for document in documents if document["metadata"]["name"] == DRIVER)
         whole["spec"]["extendedResourceName"] = RESOURCE
+    return documents
+
+
+def rendered_throttle_taint(
+    manifests: list[str], image: str, image_id: str, *, remove_after: str = "", metrics_on_host: bool = False
+) -> list[dict[str, Any]]:
+    """The objects of the throttle taint, with this image and never from a registry.
+
+    `remove_after` is a duration; '' for the program's own.
+    """
+    documents = [document for text in manifests for document in yaml.safe_load_all(text) if document]
+    (daemonset,) = (document for document in documents if document["kind"] == "DaemonSet")
+    with_image(daemonset, image, image_id)
+    spec = daemonset["spec"]["template"]["spec"]
+    if metrics_on_host:
+        with_host_ports(spec)
+    if remove_after:
+        for container in spec["containers"]:
+            container["args"] = [*container["args"], f"--remove-after={remove_after}"]
     return documents
 
 

@@ -11,6 +11,7 @@ from ansible.module_utils.parsing.convert_bool import boolean
 # Job and port, as in plugin/deploy.
 PLUGIN, AGENT = ("tegra-device-plugin", 9400), ("tegra-gpu-agent", 9401)
 DRIVER = ("tegra-dra-driver", 9400)
+TAINT = ("tegra-throttle-taint", 9402)
 
 
 class Names(TypedDict):
@@ -22,6 +23,7 @@ class Names(TypedDict):
     address: str
     api: str
     agent: str
+    throttle_taint: str
 
 
 def targets(boards: Iterable[Mapping[str, Any]], names: Names) -> list[dict[str, Any]]:
@@ -45,6 +47,8 @@ def _served(board: Mapping[str, Any], names: Names) -> Iterator[tuple[str, int]]
     yield DRIVER if board.get(names["api"]) == "dra" else PLUGIN
     if boolean((board.get(names["agent"]) or {}).get("enabled", False)):
         yield AGENT
+    if boolean((board.get(names["throttle_taint"]) or {}).get("enabled", False)):
+        yield TAINT
 
 
 def _address(board: Mapping[str, Any], names: Names) -> str:

@@ -170,6 +170,7 @@ def compatibility_facts(board: Board, tables: Tables) -> Facts:
         "strict": flag(settings["strict"]),
         "gpu_device_plugin_api": settings["api"],
         "gpu_device_plugin_config": settings["config"],
+        "gpu_device_plugin_throttle_taint": flag(settings["throttle_taint"].get("enabled", False)),
         "flannel_backend": (there.get("flannel-backend") or "vxlan") if known else None,
         "network_policy": there.get("disable-network-policy") != "true",
         "memory_left_bytes": preflight_boards.memory_left(
@@ -339,6 +340,7 @@ def findings_of_existing(board: Board, facts: Facts) -> list[Finding]:
     preset = config.get("sharing", {}).get("units", {}).get("preset")
     more = {
         "gpu_device_plugin_api: dra": board.settings["api"] == "dra",
+        "gpu_device_plugin_throttle_taint": flag(board.settings["throttle_taint"].get("enabled", False)),
         "the preset koordinator": preset == "koordinator",
     }
     needs = [name for name, needed in more.items() if needed]

@@ -63,6 +63,8 @@ class Settings(TypedDict):
     api: str
     config: Facts
     """gpu_device_plugin_config."""
+    throttle_taint: Facts
+    """gpu_device_plugin_throttle_taint."""
     image: str
     """gpu_device_plugin_image."""
     jtop: bool

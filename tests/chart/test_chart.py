@@ -33,6 +33,7 @@ ROLE = CHECKOUT / "plugins/plugin_utils/gpu_device_plugin_manifests.py"
 # The oldest and the newest whose schemas are at hand, and the first with resource.k8s.io/v1.
 KUBERNETES = ("1.25", "1.37")
 KUBERNETES_WITH_DRA = ("1.34", "1.37")
+KUBERNETES_WITH_TAINT = ("1.30", "1.37")
 CONFIG_HASH = "jetson-k3s.github.io/config-sha256"
 KUSTOMIZE_HASH = re.compile("-[a-z0-9]{10}$")
 IMAGE_ID = "jetson-k3s.github.io/image-id"
@@ -58,6 +59,7 @@ OVERLAYS: dict[str, Values] = {
     "time-slicing": {"config": TIME_SLICING},
     "units": {"config": UNITS},
     "agent": {**CONTAINERD, "agent": {"enabled": True}},
+    "throttle-taint": {**CONTAINERD, "throttleTaint": {"enabled": True}},
     "dra": DRA,
     "dra-extended-resource": {**DRA, "dra": {"extendedResourceName": "nvidia.com/gpu"}},
 }
@@ -74,6 +76,8 @@ class Choice:
     """Its mode and policy."""
     host_pid: bool = False
     unused_after: str = ""
+    remove_after: str | None = None
+    """Of the throttle taint; None: there is none."""
     metrics_on_host: bool = False
     container_runtime: str = "docker"
     api: str = "device-plugin"
@@ -94,6 +98,10 @@ class Choice:
                 "qosPolicy": policy,
                 "hostPID": self.host_pid,
                 "unusedAfter": self.unused_after or None,
+            },
+            "throttleTaint": {
+                "enabled": self.remove_after is not None,
+                "removeAfter": self.remove_after or None,
             },
             "metricsOnHost": self.metrics_on_host,
             "dra": {"extendedResourceName": "nvidia.com/gpu" if self.extended_resource else None},
@@ -116,6 +124,7 @@ CHOICES = {
     "strict": Choice(strict=True),
     "thor": Choice(agent=("report", "best-effort"), host_pid=True),
     "unused": Choice(agent=("report", "best-effort"), unused_after="10m"),
+    "taint": Choice(units(), remove_after="30m", metrics_on_host=True),
     "metrics": Choice(metrics_on_host=True, agent=("report", "best-effort")),
     "time-slicing": Choice(TIME_SLICING, agent=("evict", "best-effort")),
     "units": Choice(units(), strict=True, agent=("evict", "burst-share")),
@@ -124,6 +133,7 @@ CHOICES = {
     "koordinator": Choice(units(preset="koordinator"), agent=("report", "best-effort")),
     "devices": Choice(DEVICES | BOARD_METRICS, agent=("report", "best-effort")),
     "dra": with_dra(),
+    "dra-taint": with_dra(CLAIMS, remove_after=""),
     "dra-shares": with_dra(CLAIMS, extended_resource=True),
     "dra-elsewhere": with_dra(CLAIMS | OTHER_PLACE, metrics_on_host=True),
 }
@@ -136,7 +146,9 @@ def key(document: Object) -> tuple[str, str]:
 
 def checked(helm: Helm, values: Values) -> list[Object]:
     found = helm.template(values)
-    check(found, KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES)
+    tainted = values.get("throttleTaint", {}).get("enabled")
+    versions = KUBERNETES_WITH_TAINT if tainted else KUBERNETES
+    check(found, KUBERNETES_WITH_DRA if values.get("api") == "dra" else versions)
     return found
 
 
@@ -197,7 +209,7 @@ def overlay(name: str) -> str:
 def test_chart_renders_what_an_overlay_applies(helm: Helm, name: str) -> None:
     found = without_release(normal(checked(helm, OVERLAYS[name])))
     applied = normal([document for document in yaml.safe_load_all(overlay(name)) if document])
-    if name == "agent":  # which is applied beside an overlay of the plugin
+    if name in ("agent", "throttle-taint"):  # which are applied beside an overlay of the plugin
         applied |= normal(list(yaml.safe_load_all(overlay("containerd"))))
     assert found == applied
 
@@ -209,6 +221,23 @@ def test_every_overlay_is_a_choice_of_the_chart() -> None:
 def deployed(choice: Choice) -> list[Object]:
     role: dict[str, Callable[..., list[Object]]] = runpy.run_path(str(ROLE))
     image = f"tegra-device-plugin:{version.current()}"
+    return [*deployed_main(choice, role, image), *deployed_taint(choice, role, image)]
+
+
+def deployed_taint(choice: Choice, role: dict[str, Callable[..., list[Object]]], image: str) -> list[Object]:
+    if choice.remove_after is None:
+        return []
+    files = yaml.safe_load((DEPLOY / "throttle-taint/kustomization.yaml").read_text())["resources"]
+    return role["rendered_throttle_taint"](
+        [(DEPLOY / "throttle-taint" / name).read_text() for name in files],
+        image,
+        "sha256:ab",
+        remove_after=choice.remove_after,
+        metrics_on_host=choice.metrics_on_host,
+    )
+
+
+def deployed_main(choice: Choice, role: dict[str, Callable[..., list[Object]]], image: str) -> list[Object]:
     if choice.api == "dra":
         files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
         return role["rendered_driver"](
@@ -384,6 +413,11 @@ def test_values_that_do_not_go_together_are_refused_with_the_way_out(
     [
         ("1.19.16", {}, "1.20"),
         ("1.24.17", SURGE, "maxSurge needs Kubernetes 1.25, and this is v1.24.17"),
+        (
+            "1.29.9",
+            OVERLAYS["throttle-taint"],
+            "throttleTaint.enabled needs Kubernetes 1.30, and this is v1.29.9",
+        ),
         ("1.33.9", DRA, "api: dra needs Kubernetes 1.34, and this is v1.33.9"),
         ("1.35.2", OVERLAYS["dra-extended-resource"], "needs Kubernetes 1.36, and this is v1.35.2"),
     ],

@@ -9,12 +9,22 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from dataclasses import replace
 
 import pytest
 import yaml
 
-from tests.chart.conftest import OTHER_RELEASE, RELEASE, Helm, Values, apply, found, operator_definitions
+from tests.chart.conftest import (
+    OTHER_RELEASE,
+    RELEASE,
+    Helm,
+    Object,
+    Values,
+    apply,
+    found,
+    operator_definitions,
+)
 from tests.chart.test_chart import CHOICES, CONTAINERD, DRA, INSTANCE, OVERLAYS
 from tests.docs import commands, markdown
 from tests.lab.api_server import ApiServer
@@ -23,6 +33,8 @@ from tools.process import run
 
 pytestmark = [pytest.mark.lab, pytest.mark.acceptance]
 
+# Within which a policy is in force that the server has accepted.
+POLICY_SECONDS = 60
 MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}, "agent": {"enabled": True}}
 # As K3s 1.29 and newer make it, with their own labels.
 K3S_CLASS = {
@@ -55,6 +67,8 @@ def test_every_choice_replaces_the_one_before(installed: Helm, server: ApiServer
         wanted = {"tegra-dra-driver" if values.get("api") == "dra" else "tegra-device-plugin"}
         if values.get("agent", {}).get("enabled"):
             wanted.add("tegra-gpu-agent")
+        if values.get("throttleTaint", {}).get("enabled"):
+            wanted.add("tegra-throttle-taint")
         assert found(server, "daemonsets").keys() == wanted
         maps = {"tegra-device-plugin", "tegra-dra-driver"} & wanted if values.get("config") else set()
         assert {name for name in found(server, "configmaps") if name.startswith("tegra-")} == maps
@@ -129,6 +143,62 @@ def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
     assert found(server, "runtimeclasses") == before
 
 
+KEY, EFFECT = "jetson-k3s.github.io/throttled", "PreferNoSchedule"
+ACCOUNT = "tegra-throttle-taint"
+# Of a pod on node a: a patch of that node, the refusal.
+REFUSED: list[tuple[str, Object, str]] = [
+    ("b", {"spec": {"taints": [{"key": KEY, "effect": EFFECT}]}}, "on node a changes that node only, not b"),
+    ("a", {"spec": {"taints": [{"key": KEY, "effect": "NoExecute"}]}}, f"changes the taint {KEY}"),
+    ("a", {"spec": {"taints": [{"key": "other", "effect": EFFECT}]}}, f"changes the taint {KEY}"),
+    ("a", {"spec": {"unschedulable": True}}, "nothing but taints in the spec"),
+    ("a", {"spec": {"providerID": "k3s://a"}}, "nothing but taints in the spec"),
+    ("a", {"metadata": {"labels": {"rack": "1"}}}, "does not change the metadata"),
+    ("a", {"metadata": {"annotations": {"rack": "1"}}}, "does not change the metadata"),
+    ("a", {"metadata": {"finalizers": ["example.com/stays"]}}, "does not change the metadata"),
+]
+
+
+def as_account(server: ApiServer, token: str, node: str, patch: Object) -> str:
+    """Patch a node with the token of an account; return the output."""
+    config = json.loads(server.kubeconfig.read_text())
+    for user in config["users"]:
+        user["user"] = {"token": token}
+    file = server.kubeconfig.with_name("of-account")
+    file.write_text(json.dumps(config))
+    given = ("patch", "node", node, "--type=merge", f"--patch={json.dumps(patch)}")
+    done = run([server.program, f"--kubeconfig={file}", *given], check=False)
+    return done.stdout + done.stderr
+
+
+def test_throttle_taint_changes_one_taint_of_its_own_node(installed: Helm, server: ApiServer) -> None:
+    apply(installed, {"throttleTaint": {"enabled": True}})
+    other = {"key": "example.com/slow", "effect": "NoSchedule"}
+    system = ("--namespace=kube-system",)
+    spec = {"nodeName": "a", "serviceAccountName": ACCOUNT, "containers": [{"name": "c", "image": "none"}]}
+    objects: list[Object] = [
+        {"kind": "Node", "apiVersion": "v1", "metadata": {"name": name}, "spec": {"taints": [other]}}
+        for name in ("a", "b")
+    ]
+    objects.append({"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "on-a"}, "spec": spec})
+    server.kubectl("create", *system, "--filename=-", stdin=yaml.safe_dump_all(objects))
+    try:
+        account = ("create", "token", *system, ACCOUNT)
+        token = server.kubectl(*account, "--bound-object-kind=Pod", "--bound-object-name=on-a").strip()
+        before = json.loads(server.kubectl("get", "node", "a", "--output=json"))["spec"]["taints"]
+        ours = {"spec": {"taints": [*before, {"key": KEY, "effect": EFFECT}]}}
+        nowhere = server.kubectl(*account).strip()
+        deadline = time.monotonic() + POLICY_SECONDS
+        while "names no node" not in (said := as_account(server, nowhere, "a", ours)):
+            assert time.monotonic() < deadline, said
+            server.kubectl("patch", "node", "a", "--type=merge", f"--patch={json.dumps(ours)}")
+        for node, patch, refusal in REFUSED:
+            assert refusal in as_account(server, token, node, patch), patch
+        for patch in (ours, {"spec": {"taints": before}}, ours):
+            assert "node/a patched" in as_account(server, token, "a", patch)
+    finally:
+        server.kubectl("delete", *system, "pod/on-a", "node/a", "node/b", "--grace-period=0", "--force")
+
+
 @pytest.mark.parametrize(
     ("values", "said"),
     [
@@ -136,6 +206,10 @@ def test_class_of_k3s_stays_as_it_is_and_the_own_one_as_long_as_the_release(
         (CONTAINERD, "runtimeClassName: nvidia"),
         ({"nameOverride": "gpu"}, f"app.kubernetes.io/name=gpu,app.kubernetes.io/instance={RELEASE}"),
         (DRA, "kubectl label node NAME jetson-k3s.github.io/dra=true"),
+        (
+            {"throttleTaint": {"enabled": True}},
+            "kubectl label node NAME jetson-k3s.github.io/throttle-taint=true",
+        ),
         ({"agent": {"enabled": True, "mode": "evict"}}, "kill each process"),
     ],
 )

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A SIMULATED API server: as much of it as a DRA driver sees, over real HTTP, with faults to order.
+"""A SIMULATED API server: as much of it as our programs see, over real HTTP, with faults to order.
 
 What it does to a ResourceSlice is read from kubernetes 1.36.4 (pkg/registry/resource/resourceslice): fields
 whose feature gate is off are dropped unless the old object has them, taints get the time of their addition,
 an update of another version than the last is a conflict, a version that is too old to be watched is gone.
+A merge patch of a Node that has another version than the last is a conflict, too
+(apiserver pkg/registry/generic/registry/store.go).
 """
 
 import asyncio
@@ -34,6 +36,7 @@ class Request:
     path: str
     query: dict[str, str]
     body: Any = None
+    content_type: str = ""
 
     @property
     def is_watch(self) -> bool:
@@ -82,6 +85,12 @@ class FakeApi(Awaited):
         self.slices: dict[str, Object] = {}
         self.claims: dict[tuple[str, str], Object] = {}
         self.node_uid = str(uuid.uuid4())
+        self.node: Object = {
+            "kind": "Node",
+            "apiVersion": "v1",
+            "metadata": {"name": NODE, "uid": self.node_uid, "resourceVersion": "1"},
+            "spec": {},
+        }
         self.token = TOKEN
         self.oldest_version = 0
         self.watches: list[Watch] = []
@@ -127,7 +136,7 @@ class FakeApi(Awaited):
 
     def describe(self) -> str:
         last = [f"{one.method} {one.path} {one.query}" for one in self.requests[-12:]]
-        return f"slices {json.dumps(self.slices, indent=1)}, requests {last}"
+        return f"slices {json.dumps(self.slices, indent=1)}, taints {self.taints}, requests {last}"
 
     @property
     def slice(self) -> Object:
@@ -143,7 +152,15 @@ class FakeApi(Awaited):
     def writes(self) -> list[Request]:
         return [one for one in self.requests if one.is_write]
 
-    # What others than the driver do.
+    @property
+    def taints(self) -> list[Object]:
+        found: list[Object] = self.node["spec"].get("taints", [])
+        return found
+
+    # What others do.
+
+    def set_taints(self, *taints: Object) -> None:
+        self._merge_node({"spec": {"taints": list(taints)}})
 
     def add_slice(self, spec: Object, name: str = "") -> Object:
         return self._create({"metadata": {"name": name or "made-by-hand"}, "spec": spec})
@@ -200,6 +217,7 @@ class FakeApi(Awaited):
         parts = urlsplit(target)
         query = {key: values[-1] for key, values in parse_qs(parts.query).items()}
         request = Request(method, parts.path, query, json.loads(body) if body else None)
+        request.content_type = headers.get("content-type", "")
         self.requests.append(request)
         self._changed.set()
         try:
@@ -278,10 +296,26 @@ class FakeApi(Awaited):
     def _serve(self, request: Request) -> Object:
         match request.path.strip("/").split("/"):
             case ["api", "v1", "nodes", name] if name == NODE:
-                return {"kind": "Node", "apiVersion": "v1", "metadata": {"name": NODE, "uid": self.node_uid}}
+                return self._node(request)
             case ["apis", "resource.k8s.io", "v1", *rest] if self.serves_dra:
                 return self._resource(request, rest)
         raise RefusedError(404, "the server could not find the requested resource")
+
+    def _node(self, request: Request) -> Object:
+        if request.method == "PATCH":
+            if request.content_type != "application/merge-patch+json":
+                raise RefusedError(415, "the body of the request was in an unknown format")
+            version = request.body["metadata"].get("resourceVersion")
+            if version not in (None, self.node["metadata"]["resourceVersion"]):
+                raise RefusedError(409, "the object has been modified", NODE)
+            self._merge_node(request.body)
+        return self.node
+
+    def _merge_node(self, patch: Object) -> None:
+        self._version = next(self._versions)
+        metadata = {**self.node["metadata"], "resourceVersion": str(self._version)}
+        self.node = {**self.node, "metadata": metadata, "spec": {**self.node["spec"], **patch["spec"]}}
+        self._changed.set()
 
     def _resource(self, request: Request, rest: list[str]) -> Object:
         match request.method, rest:

@@ -134,7 +134,7 @@ def test_commands_of_the_plugin() -> None:
 
 def test_options_of_the_commands_that_serve() -> None:
     names = set()
-    for command in ("run", "dra", "agent"):
+    for command in ("run", "dra", "agent", "throttle-taint"):
         parser = argparse.ArgumentParser(add_help=False)
         cli.find_command(command).add_arguments(parser)
         names |= {name for action in parser._actions for name in action.option_strings}

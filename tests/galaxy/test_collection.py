@@ -150,7 +150,8 @@ def test_the_collection_has_the_files_of_the_checkout_unchanged(installed: Path)
     files = shipped(installed)
     assert {name.split("/")[0] for name in files} == TOP
     # Manifests that the roles render or read, and the values that a finding of preflight names.
-    parts = tuple(f"plugin/deploy/{name}/" for name in ("agent", "base", "dra", "existing-cluster", "nvidia"))
+    names = ("agent", "base", "dra", "existing-cluster", "nvidia", "throttle-taint")
+    parts = tuple(f"plugin/deploy/{name}/" for name in names)
     assert {name for name in files if name.startswith("plugin/")} == {
         name for name in files if name.startswith(parts)
     }

@@ -10,21 +10,30 @@ import jsonschema
 import kubernetes_validate
 import pytest
 import yaml
+from tegra_device_plugin.throttling import node_taint, taints
 
 from images.arm64 import build
 from images.arm64.context import CHECKOUT
 
 DEPLOY = CHECKOUT / "plugin" / "deploy"
 DRIVER = "gpu.jetson-k3s.github.io"
-# The oldest and the newest whose schemas are at hand, and the first with resource.k8s.io/v1.
+# The oldest and the newest whose schemas are at hand.
 KUBERNETES = ("1.25", "1.37")
-KUBERNETES_WITH_DRA = ("1.34", "1.37")
 # For people who use kubectl alone, and the roles render it, too: the mounts that its pod may write to.
 PLAIN = {
     "base": ["device-plugins"],
     "agent": [],
     "dra": ["plugin", "plugins-registry", "cdi", "gpu-limit"],
+    "throttle-taint": [],
 }
+PROGRAMS = {
+    "base": "tegra-device-plugin",
+    "agent": "tegra-gpu-agent",
+    "dra": "tegra-dra-driver",
+    "throttle-taint": "tegra-throttle-taint",
+}
+# The only ones with API credentials, and the first Kubernetes that can limit these.
+WITH_CREDENTIALS = {"dra": ("1.34", "1.37"), "throttle-taint": ("1.30", "1.37")}
 Documents = dict[tuple[str, str], dict[str, Any]]
 
 
@@ -60,14 +69,14 @@ def pod(found: Documents) -> dict[str, Any]:
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_plain_manifest_fits_the_schemas_and_names_the_image_that_is_built(name: str) -> None:
     found = plain(name)
-    check(found.values(), KUBERNETES_WITH_DRA if name == "dra" else KUBERNETES)
+    check(found.values(), WITH_CREDENTIALS.get(name, KUBERNETES))
     assert [container["image"] for container in pod(found)["containers"]] == [build.reference()]
 
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_selectors_are_the_same_for_ever(name: str) -> None:
     # An installed DaemonSet's selector is immutable: with another one here, no cluster takes the manifest.
-    program = {"base": "tegra-device-plugin", "agent": "tegra-gpu-agent", "dra": "tegra-dra-driver"}[name]
+    program = PROGRAMS[name]
     labels = {"app.kubernetes.io/name": program}
     found = plain(name)
     assert {document["metadata"]["name"] for key, document in found.items() if key[0] == "DaemonSet"} == {
@@ -81,7 +90,7 @@ def test_selectors_are_the_same_for_ever(name: str) -> None:
 def test_a_pod_has_no_more_rights_than_it_needs(name: str) -> None:
     spec = pod(plain(name))
     (container,) = spec["containers"]
-    assert spec.get("automountServiceAccountToken") == (None if name == "dra" else False)
+    assert spec.get("automountServiceAccountToken") == (None if name in WITH_CREDENTIALS else False)
     assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert container["securityContext"] == {
         "allowPrivilegeEscalation": False,
@@ -112,26 +121,43 @@ def test_the_pod_starts_before_those_that_need_it_and_stays() -> None:
     assert "memory" in container["resources"]["limits"]
 
 
-def test_the_api_server_lets_the_driver_do_what_it_does_and_nothing_else() -> None:
-    found = plain("dra")
-    assert {
-        (group, kind): rule["verbs"]
-        for rule in found["ClusterRole", "tegra-dra-driver"]["rules"]
-        for group in rule["apiGroups"]
-        for kind in rule["resources"]
-    } == {
+RIGHTS = {
+    "dra": {
         ("resource.k8s.io", "resourceslices"): ["get", "list", "watch", "create", "update", "delete"],
         ("resource.k8s.io", "resourceclaims"): ["get"],
         ("", "nodes"): ["get"],
-    }
-    (subject,) = found["ClusterRoleBinding", "tegra-dra-driver"]["subjects"]
-    assert subject["name"] == pod(found)["serviceAccountName"] == "tegra-dra-driver"
+    },
+    "throttle-taint": {("", "nodes"): ["get", "patch"]},
+}
+
+
+@pytest.mark.parametrize("name", WITH_CREDENTIALS)
+def test_the_api_server_lets_a_program_do_what_it_does_and_nothing_else(name: str) -> None:
+    found, program = plain(name), PROGRAMS[name]
+    assert {
+        (group, kind): rule["verbs"]
+        for rule in found["ClusterRole", program]["rules"]
+        for group in rule["apiGroups"]
+        for kind in rule["resources"]
+    } == RIGHTS[name]
+    (subject,) = found["ClusterRoleBinding", program]["subjects"]
+    assert subject["name"] == pod(found)["serviceAccountName"] == program
     account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
-    policy = found["ValidatingAdmissionPolicy", "tegra-dra-driver"]["spec"]
+    policy = found["ValidatingAdmissionPolicy", program]["spec"]
     assert account in policy["matchConditions"][0]["expression"]
     assert policy["failurePolicy"] == "Fail"
-    binding = found["ValidatingAdmissionPolicyBinding", "tegra-dra-driver"]["spec"]
+    binding = found["ValidatingAdmissionPolicyBinding", program]["spec"]
     assert binding["validationActions"] == ["Deny"]
+
+
+def test_policy_names_the_taint_that_the_program_sets() -> None:
+    policy = plain("throttle-taint")["ValidatingAdmissionPolicy", "tegra-throttle-taint"]["spec"]
+    others = [one["expression"] for one in policy["variables"] if one["name"].startswith("others")]
+    assert len(others) == 2
+    for expression in others:
+        assert f"taint.key != '{taints.KEY}' || taint.effect != '{taints.EFFECT}'" in expression
+    # The kubelet kills the container then: before that, the last request has to have its answer.
+    assert pod(plain("throttle-taint"))["terminationGracePeriodSeconds"] > node_taint.STOP_SECONDS
 
 
 def test_two_drivers_are_never_on_one_node_and_the_device_plugin_sees_the_one_that_is() -> None:

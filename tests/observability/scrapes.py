@@ -23,6 +23,8 @@ from tegra_device_plugin.plugin import ResourcePublisher
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.telemetry.plugin_pages import Pages
+from tegra_device_plugin.throttling import taint_pages
+from tegra_device_plugin.throttling.node_taint import NodeTaint
 
 from tests import boards
 from tests.boards import sensors
@@ -145,6 +147,13 @@ async def of_jtop(root: Path) -> str:
     board.detection = detect(root)
     registrars = Registrars(Instance(), root, advertised, counted)
     return (await Pages(board, registrars, advertised, lambda: telemetry, counted).metrics()).text
+
+
+async def of_throttle_taint(root: Path) -> str:
+    """Return the page of the throttle taint after an answer of the API server."""
+    taint = NodeTaint(root, 600)
+    taint.is_set = True
+    return (await taint_pages.Pages(taint).metrics()).text
 
 
 async def of_driver() -> str:

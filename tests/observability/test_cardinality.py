@@ -65,6 +65,11 @@ async def test_the_driver_has_no_series_of_pods() -> None:
     assert (series(await scrapes.of_driver()).total() <= fixed, each) == (True, 0)
 
 
+async def test_the_throttle_taint_has_no_series_of_pods(tmp_path: Path) -> None:
+    fixed, each = documented("throttle taint")
+    assert (series(await scrapes.of_throttle_taint(tmp_path)).total() <= fixed, each) == (True, 0)
+
+
 def test_sensors_of_a_board_have_a_bounded_number_of_series(tmp_path: Path) -> None:
     fixed, each = documented("`boardMetrics`")
     for number in range(100):

@@ -43,6 +43,7 @@ def exposed(tmp_path_factory: pytest.TempPathFactory) -> Exposed:
         read(found, await scrapes.of_units(tmp_path_factory.mktemp("node")))
         read(found, await scrapes.of_agent(tmp_path_factory.mktemp("board") / "host"))
         read(found, await scrapes.of_driver())
+        read(found, await scrapes.of_throttle_taint(tmp_path_factory.mktemp("board")))
         return found
 
     return asyncio.run(collect())
@@ -78,8 +79,8 @@ def family(name: str) -> str:
 def test_the_dashboard_shows_every_metric_of_plugin_and_driver(exposed: Exposed) -> None:
     shown = {family(metric) for query in promql.dashboard() for metric, _ in query.selectors()}
     there = set(map(family, exposed))
-    of_agent = {name for name in there if name.startswith("tegra_gpu_agent_")}
-    assert shown - of_agent == there - of_agent
+    optional = {name for name in there if name.startswith(("tegra_gpu_agent_", "tegra_throttle_taint_"))}
+    assert shown - optional == there - optional
 
 
 def test_names_of_other_exporters_are_there_only_if_asked_for(exposed: Exposed) -> None:

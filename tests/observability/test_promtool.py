@@ -52,6 +52,7 @@ async def test_every_page_is_good(promtool: Path, tmp_path: Path) -> None:
         await scrapes.of_jtop(tmp_path / "jtop"),
         await scrapes.of_sensors(tmp_path / "sensors"),
         await scrapes.of_driver(),
+        await scrapes.of_throttle_taint(tmp_path / "taint"),
     ]
     for page in pages:
         checked = run([promtool, "check", "metrics"], stdin=page)

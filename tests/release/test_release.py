@@ -284,6 +284,7 @@ def test_commit_sets_the_version_the_tags_and_the_changelog(released: Checkout) 
         "plugin/deploy/base/daemonset.yaml",
         "plugin/deploy/chart/Chart.yaml",
         "plugin/deploy/dra/daemonset.yaml",
+        "plugin/deploy/throttle-taint/daemonset.yaml",
         "plugin/deploy/verify/job.yaml",
         "plugin/tegra_device_plugin/version.py",
         "pyproject.toml",

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`run`, `dra` and `agent`: the commands that serve until a signal ends the process."""
+"""`run`, `dra`, `agent` and `throttle-taint`: the commands that serve until a signal ends the process."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from functools import partial
 
 from tegra_device_plugin.commands.common import (
@@ -15,10 +16,24 @@ from tegra_device_plugin.commands.common import (
     add_options,
     add_pod_resources,
     configuration,
+    flags,
     print_error,
 )
-from tegra_device_plugin.config.options import AGENT_OPTIONS, DRA_OPTIONS, PLUGIN_OPTIONS, duration
-from tegra_device_plugin.config.settings import MODES, QOS_POLICIES, load_agent, load_dra, load_plugin
+from tegra_device_plugin.config.options import (
+    AGENT_OPTIONS,
+    DRA_OPTIONS,
+    PLUGIN_OPTIONS,
+    TAINT_OPTIONS,
+    duration,
+)
+from tegra_device_plugin.config.settings import (
+    MODES,
+    QOS_POLICIES,
+    load_agent,
+    load_dra,
+    load_plugin,
+    load_taint,
+)
 
 
 def _run_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,13 +64,33 @@ def _dra(options: argparse.Namespace) -> int:
     try:
         from tegra_device_plugin.dra.driver import Driver  # noqa: PLC0415 - see _run
     except ModuleNotFoundError as error:
-        print_error(
-            f"the command dra needs the package {error.name}, which is not installed: "
-            "pip install 'tegra-device-plugin[dra]'"
-        )
-        return EXIT_FAILED
+        return _without_extra("dra", error)
 
     asyncio.run(Driver(configuration(options, DRA_OPTIONS, load_dra)).run())
+    return EXIT_OK
+
+
+def _without_extra(command: str, error: ModuleNotFoundError) -> int:
+    print_error(
+        f"the command {command} needs the package {error.name}, which is not installed: "
+        "pip install 'tegra-device-plugin[dra]'"
+    )
+    return EXIT_FAILED
+
+
+def _taint_arguments(parser: argparse.ArgumentParser) -> None:
+    add_options(parser, TAINT_OPTIONS)
+
+
+def _taint(options: argparse.Namespace) -> int:
+    try:
+        from tegra_device_plugin.throttling.taint_service import ThrottleTaint  # noqa: PLC0415 - see _run
+    except ModuleNotFoundError as error:
+        return _without_extra("throttle-taint", error)
+    from tegra_device_plugin.service import ConfigWatch  # noqa: PLC0415 - see _run
+
+    given = flags(options, TAINT_OPTIONS)
+    asyncio.run(ThrottleTaint(ConfigWatch(None, lambda: load_taint(os.environ, given))).run())
     return EXIT_OK
 
 
@@ -122,6 +157,14 @@ COMMANDS = {
         "Every option is also an environment variable, and but for the last two a key of the file's "
         "flags.plugin; the flag wins over the variable, and the variable over the file. It needs Kubernetes "
         "1.34, and the API server: by the pod's service account, or a kubeconfig.",
+    ),
+    "throttle-taint": Command(
+        _taint_arguments,
+        _taint,
+        "Every option is also an environment variable; the flag wins over the variable. It sets and removes "
+        "the taint jetson-k3s.github.io/throttled with the effect PreferNoSchedule. It needs the API server, "
+        "by the pod's service account or a kubeconfig. The admission policy that limits the account to its "
+        "own node and this taint needs Kubernetes 1.30.",
     ),
     "agent": Command(
         _agent_arguments,

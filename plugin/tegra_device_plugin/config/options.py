@@ -162,6 +162,7 @@ _CDI_VERSION = Option(
     one_of(*CDI_VERSIONS),
     "of the CDI spec; 0.7.0 adds the device nodes' groups, for container runtimes that read it",
 )
+_NODE_NAME = Option("node_name", "NAME", _node_name, "this node's name, as the cluster has it")
 AGENT_OPTIONS = (*COMMON_OPTIONS, _FOREIGN_METRICS)
 PLUGIN_OPTIONS = (
     *COMMON_OPTIONS,
@@ -194,7 +195,17 @@ DRA_OPTIONS = (
     *_LIMIT_OPTIONS,
     _CDI_VERSION,
     Option("kubelet_dir", "DIR", _absolute, "the kubelet's directory, with the sockets of its plugins"),
-    Option("node_name", "NAME", _node_name, "this node's name, as the cluster has it"),
+    _NODE_NAME,
+)
+TAINT_OPTIONS = (
+    *COMMON_OPTIONS,
+    _NODE_NAME,
+    Option(
+        "remove_after",
+        "DURATION",
+        duration,
+        "remove the taint when the board was not throttled for so long: 90s, 10m or 1h (default: 10m)",
+    ),
 )
 
 Flags = Mapping[str, str | None]

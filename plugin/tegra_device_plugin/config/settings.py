@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings of `run`, `dra` and `agent`: flag over environment over file over default. Only parsing.
+"""Settings of the commands that serve: flag over environment over file over default. Only parsing.
 
 Each command has one class, and one loader with its cross rules.
 """
@@ -17,6 +17,7 @@ from tegra_device_plugin.config.options import (
     GPU_LIMIT_DIR_OPTION,
     HOST_ROOT_OPTION,
     PLUGIN_OPTIONS,
+    TAINT_OPTIONS,
     ConfigError,
     DeviceListStrategy,
     Flags,
@@ -37,6 +38,8 @@ QosPolicy = Literal["best-effort", "fixed-share", "burst-share", "per-pod"]
 QOS_POLICIES: tuple[QosPolicy, ...] = get_args(QosPolicy)
 WEIGHTED: tuple[QosPolicy, ...] = ("burst-share", "per-pod")
 """The policies that set time slices."""
+
+_NO_NODE_NAME = "--node-name (NODE_NAME): missing: this node's name, as the cluster has it"
 
 GPU_LIMIT_DIR = Path("/var/lib/tegra-gpu-limit")
 GPU_LIMIT_LIBRARY = Path("/usr/lib/tegra-gpu-limit/libtegra-gpu-limit.so")
@@ -91,6 +94,16 @@ class AgentSettings(NamedTuple):
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
 
+class TaintSettings(NamedTuple):
+    node_name: str
+    host_root: Path = Path("/")
+    metrics_address: tuple[str, int] | None = None
+    log_format: str = "text"
+    log_level: str = "info"
+    remove_after: int = 600
+    """Seconds without throttling."""
+
+
 def _read(file: Path | None, environment: Mapping[str, str], flags: Flags) -> File:
     """The file, for the board that the other sources name. They go over the file's own hostRoot."""
     return read_file(file, option_values((HOST_ROOT_OPTION,), {}, environment, flags).get("host_root"))
@@ -117,9 +130,7 @@ def load_dra(file: Path | None, environment: Mapping[str, str], flags: Flags) ->
 
     content = _read(file, environment, flags)
     options = option_values(DRA_OPTIONS, content.options, environment, flags)
-    problems = []
-    if "node_name" not in options:
-        problems.append("--node-name (NODE_NAME): missing: this node's name, as the cluster has it")
+    problems = [] if "node_name" in options else [_NO_NODE_NAME]
     if content.units or content.sharing != Sharing():
         kind = "units" if content.units else "timeSlicing"
         problems.append(
@@ -171,6 +182,13 @@ def load_agent(
         gpu_limit_dir=load_gpu_limit_dir(content, environment),
     )
     return settings._replace(pod_resources=pod_resources) if pod_resources else settings
+
+
+def load_taint(environment: Mapping[str, str], flags: Flags) -> TaintSettings:
+    options = option_values(TAINT_OPTIONS, {}, environment, flags)
+    if "node_name" not in options:
+        raise ConfigError(_NO_NODE_NAME)
+    return TaintSettings(**options)
 
 
 def load_gpu_limit_dir(content: File, environment: Mapping[str, str]) -> Path:

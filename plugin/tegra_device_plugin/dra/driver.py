@@ -16,7 +16,7 @@ from tegra_device_plugin.board.health import Health
 from tegra_device_plugin.boardwatch import BoardWatch, Prerequisites
 from tegra_device_plugin.config.dra_modes import describe
 from tegra_device_plugin.config.settings import DraSettings
-from tegra_device_plugin.dra import api_server, checkpoint
+from tegra_device_plugin.dra import checkpoint
 from tegra_device_plugin.dra.api_server import Server
 from tegra_device_plugin.dra.claimstore import NodeState
 from tegra_device_plugin.dra.devices import Gpu
@@ -27,6 +27,7 @@ from tegra_device_plugin.kubelet import driver_conflict
 from tegra_device_plugin.service import ConfigWatch, Service
 from tegra_device_plugin.sharing.memory_limit import LimitFiles, MemoryTotal
 from tegra_device_plugin.system import mounts, waiting
+from tegra_device_plugin.system.api_server import connected
 from tegra_device_plugin.system.directorywatch import DirectoryWatch
 from tegra_device_plugin.system.hosttree import HostTree
 from tegra_device_plugin.system.log import ProblemLog
@@ -153,7 +154,7 @@ def mounted_directories(settings: DraSettings) -> Iterator[Path]:
 
 async def _publish(node: str, publisher: SlicePublisher, connection: asyncio.Future[Server]) -> None:
     """Connect to the API server and publish. Raises OSError without credentials."""
-    async with api_server.connected(node) as server:
+    async with connected(Server(node)) as server:
         connection.set_result(server)
         await publisher.run(server)
 

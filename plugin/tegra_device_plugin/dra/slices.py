@@ -16,9 +16,10 @@ from typing import Any
 
 from tegra_device_plugin.config.dra_modes import Dra
 from tegra_device_plugin.dra import devices as gpu_devices
-from tegra_device_plugin.dra.api_server import Object, Server
+from tegra_device_plugin.dra.api_server import Server
 from tegra_device_plugin.dra.devices import Gpu
 from tegra_device_plugin.system import waiting
+from tegra_device_plugin.system.api_server import Object
 from tegra_device_plugin.system.kubernetes import DRIVER
 from tegra_device_plugin.system.log import ProblemLog
 from tegra_device_plugin.system.waiting import Backoff

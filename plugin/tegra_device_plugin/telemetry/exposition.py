@@ -75,6 +75,10 @@ HELP = {
     "tegra_dra_driver_registered": "Whether the kubelet has the driver.",
     "tegra_dra_driver_gpu_healthy": "Whether the GPU is healthy.",
     "tegra_dra_driver_info": "The driver's version and the board's chip, always 1.",
+    "tegra_throttle_taint_throttled": "Whether the board was throttled when its sensors were last read.",
+    "tegra_throttle_taint_set": "Whether the node has the taint.",
+    "tegra_throttle_taint_writes_total": "Times that the taint was set or removed, or that this failed.",
+    "tegra_throttle_taint_info": "The version of the throttle taint's program, always 1.",
     "process_cpu_seconds_total": "Total user and system CPU time spent in seconds.",
     "process_virtual_memory_bytes": "Virtual memory size in bytes.",
     "process_resident_memory_bytes": "Resident memory size in bytes.",
@@ -82,7 +86,7 @@ HELP = {
     "process_open_fds": "Number of open file descriptors.",
     "process_max_fds": "Maximum number of open file descriptors.",
 }
-"""The text of each metric of plugin, agent and DRA driver."""
+"""The text of each metric of plugin, agent, DRA driver and throttle taint."""
 
 _BOUNDS = (*map(repr, UPPER_BOUNDS), "+Inf")
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

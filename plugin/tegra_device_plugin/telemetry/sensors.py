@@ -38,7 +38,6 @@ _POWER_CHIPS = ("ina3221", "ina238")
 _NOT_CONNECTED = ("", "NC")
 # m°C of a zone whose power domain is off (R35; later kernels fail the read).
 _OFFLINE = -256000
-# Cooling devices that slow the board down. A fan does not.
 _SLOWER = re.compile(r"(?!.*fan).*(cpu|devfreq|gpu|throttl)", re.IGNORECASE)
 _NOT_IN_ZONE = re.compile("[^a-z0-9:_]")
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
@@ -92,6 +91,11 @@ def cooling(host: HostTree) -> Iterator[tuple[str, str, float]]:
             yield device.rpartition("cooling_device")[2], kind, state
 
 
+def slows_down(kind: str) -> bool:
+    """True for the type of a cooling device that slows the board down. A fan does not."""
+    return _SLOWER.match(kind) is not None
+
+
 def overcurrent(host: HostTree) -> Iterator[tuple[str, float]]:
     """Give (alarm, events since the board's start) of the SoC's over-current throttling."""
     for counter in host.glob(f"{_HWMON}/hwmon*/oc*_event_cnt"):
@@ -105,7 +109,7 @@ def read(host: HostTree) -> tuple[Metric, ...]:
     rails = [*islice(power(host), MOST_SERIES)]
     zones = [*islice(temperatures(host), MOST_SERIES)]
     devices = [*islice(cooling(host), MOST_SERIES)]
-    slower = ((kind, state) for _, kind, state in devices if _SLOWER.match(kind))
+    slower = ((kind, state) for _, kind, state in devices if slows_down(kind))
     return (
         gauges("tegra_power_watts", _samples("rail", ((rail, watts) for rail, _, watts in rails))),
         gauge("tegra_power_mode_number", detection.power_mode(host)),

@@ -109,6 +109,7 @@ GOOD: dict[str, Any] = {
     "network_policy": True,
     "strict": False,
     "gpu_device_plugin_api": "device-plugin",
+    "gpu_device_plugin_throttle_taint": False,
     "gpu_device_plugin_config": {},
     "docker": {
         "installed": True,

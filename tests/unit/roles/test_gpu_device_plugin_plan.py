@@ -20,6 +20,7 @@ from tegra_device_plugin.board.identity import Board
 from tegra_device_plugin.board.labels import node_labels
 from tegra_device_plugin.telemetry.jtop import Telemetry
 from tegra_device_plugin.telemetry.jtop_facts import by_label, compare
+from tegra_device_plugin.throttling import taints
 
 from tests.unit.roles.places import ROLES, Data
 
@@ -44,6 +45,7 @@ SETTINGS: Data = {
     "image": "",
     "config": {},
     "agent": {"enabled": False},
+    "throttle_taint": {"enabled": False},
     "metrics_on_host": False,
     "jtop": False,
     "container_runtime": "docker",
@@ -58,6 +60,9 @@ SOURCES: Data = {
     "agent": (DEPLOY / "agent/daemonset.yaml").read_text(),
     "agent_rights": (DEPLOY / "agent/rights.json").read_text(),
     "driver": [(DEPLOY / "dra" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")],
+    "throttle_taint": [
+        (DEPLOY / "throttle-taint" / name).read_text() for name in ("cluster.yaml", "daemonset.yaml")
+    ],
 }
 UNITS = {"version": "v1", "sharing": {"units": {"contextOverhead": "400Mi"}}}
 TMPFILES = "/etc/tmpfiles.d/plugin.conf"
@@ -166,6 +171,13 @@ def test_board_that_builds_an_image_can_do_it(boards: Data, expected: dict[str, 
         ({}, {"agent": {"enabled": True, "unusedAfter": "10"}}, "such as 90s, 10m or 1h"),
         ({}, {"agent": {"enabled": True, "unusedAfter": "10m"}}, None),
         ({}, {"agent": {"enabled": False, "unusedAfter": "10"}}, None),
+        (
+            {},
+            {"throttle_taint": {"enabled": True, "removeAfter": "10"}},
+            "throttle_taint.removeAfter is '10'",
+        ),
+        ({}, {"throttle_taint": {"enabled": True, "removeAfter": "30m"}}, None),
+        ({}, {"throttle_taint": {"enabled": False, "removeAfter": "10"}}, None),
         ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}}, "none is configured here"),
         ({}, {"agent": {"enabled": True, "qosPolicy": "per-pod"}}, "none is configured here"),
         ({}, {"agent": {"enabled": True, "qosPolicy": "burst-share"}, "config": UNITS}, None),
@@ -250,6 +262,7 @@ def test_users_of_the_other_api_are_looked_for_on_a_node_that_has_its_label(
         ),
         ([{"daemonsets": ["tegra-device-plugin-old"]}], True, []),
         ([{"daemonsets": ["tegra-dra-driver"]}, {"failed": True}], True, []),
+        ([{"daemonsets": ["tegra-throttle-taint"]}], True, []),
         # The cluster is silent, or has none yet.
         ([{"unreachable": True}], True, ["daemonset.apps/tegra-gpu-agent"]),
         ([{"daemonsets": []}], True, ["daemonset.apps/tegra-gpu-agent"]),
@@ -267,10 +280,14 @@ def unused(**settings: Any) -> set[str]:
 
 
 def test_objects_of_an_api_that_no_board_has_go_and_those_of_unwanted_agents() -> None:
-    assert unused(api="dra") == {"tegra-device-plugin", "tegra-gpu-agent"}
-    assert unused() == {"tegra-dra-driver", "gpu.jetson-k3s.github.io", "shared.gpu.jetson-k3s.github.io"}
-    assert unused(boards=[board_of("jetson-1"), board_of("jetson-2", api="dra")]) == set()
-    assert unused(k3s_version="v1.33.5+k3s1") == set()  # which knows no kind of DRA
+    taint = {"tegra-throttle-taint"}
+    assert unused(api="dra") == {"tegra-device-plugin", "tegra-gpu-agent", *taint}
+    driver = {"tegra-dra-driver", "gpu.jetson-k3s.github.io", "shared.gpu.jetson-k3s.github.io"}
+    assert unused() == driver | taint
+    assert unused(throttle_taint={"enabled": True}) == driver
+    assert unused(boards=[board_of("jetson-1"), board_of("jetson-2", api="dra")]) == taint
+    assert unused(k3s_version="v1.33.5+k3s1") == taint  # which knows no kind of DRA
+    assert unused(k3s_version="v1.29.5+k3s1") == set()  # nor admission policies
     assert plan()["absent"] == ["daemonset.apps/tegra-gpu-agent"]
     assert plan(agent={"enabled": True})["absent"] == plan(api="dra")["absent"] == []
     boards = [board_of("jetson-1"), board_of("jetson-2", agent={"enabled": True})]
@@ -278,22 +295,26 @@ def test_objects_of_an_api_that_no_board_has_go_and_those_of_unwanted_agents() -
     assert len(plan(boards=boards)["kept"]) == 3
 
 
-def test_everything_of_the_drivers_manifest_goes() -> None:
-    deploy = ROLES.parent / "plugin/deploy/dra"
-    kept = {"Namespace", "ConfigMap"}
-    texts = ((deploy / name).read_text() for name in ("cluster.yaml", "daemonset.yaml"))
-    objects = [one for text in texts for one in yaml.safe_load_all(text) if one]
-    named = {(one["kind"].lower(), one["metadata"]["name"]) for one in objects if one["kind"] not in kept}
-    (those,) = plan()["unused"].values()
+@pytest.mark.parametrize(
+    ("source", "label"),
+    [("driver", "jetson-k3s.github.io/dra"), ("throttle_taint", "jetson-k3s.github.io/throttle-taint")],
+)
+def test_everything_of_a_manifest_with_rights_goes(source: str, label: str) -> None:
+    objects = [one for text in SOURCES[source] for one in yaml.safe_load_all(text) if one]
+    named = {(one["kind"].lower(), one["metadata"]["name"]) for one in objects}
+    those = plan()["unused"][label]
     gone = {(one.partition("/")[0].partition(".")[0], one.partition("/")[2]) for one in those}
     assert named <= gone
 
 
 def test_a_node_has_the_label_of_one_api_and_the_agents_goes_with_it() -> None:
     plugin, dra = "jetson-k3s.github.io/device-plugin", "jetson-k3s.github.io/dra"
-    no_operator = {"nvidia.com/gpu.deploy.operands": "false"}
+    taint = "jetson-k3s.github.io/throttle-taint"
+    no_operator = {"nvidia.com/gpu.deploy.operands": "false", taint: None}
     assert plan()["labels"] == {plugin: "true", dra: None, **no_operator}
     assert plan(api="dra")["labels"] == {plugin: None, dra: "true", **no_operator}
+    tainted = plan(throttle_taint={"enabled": "true"})["labels"]
+    assert tainted == {plugin: "true", dra: None, **no_operator, taint: "true"}
     named = board_of("jetson-1") | {"name": "cameras"}
     of_named = plan(boards=[named, board_of("jetson-2")])["labels"]
     assert of_named == {plugin: "cameras", dra: None, **no_operator}
@@ -375,6 +396,30 @@ def test_jtop_is_installed_and_in_the_labels_where_it_is_set_and_can_be(
         "containerd": f"--mount=type=bind,src={planning.JTOP},dst=/host{planning.JTOP},options=rbind:ro",
     }[runtime]
     assert read == ([mount] if expected else [])
+
+
+@pytest.mark.parametrize("given", [{}, {"removeAfter": "30m"}])
+def test_throttle_taint_is_deployed_once_beside_every_configuration(given: Data) -> None:
+    boards = [board_of("jetson-1"), board_of("jetson-2", config=UNITS)]
+    found = plan(boards=boards, throttle_taint={"enabled": True, **given}, metrics_on_host=True)
+    assert found["absent_taints"] == []
+    text = planning.manifest(found["renderings"], SOURCES)
+    own = [one for one in yaml.safe_load_all(text) if one["metadata"]["name"] == "tegra-throttle-taint"]
+    kinds = {one["kind"]: one for one in own}
+    assert len(kinds) == len(own) == 6
+    pod = kinds["DaemonSet"]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["nodeSelector"].items() <= found["labels"].items()
+    assert (container["image"], container["imagePullPolicy"]) == (NAME, "Never")
+    assert container["ports"][0]["hostPort"] == 9402
+    assert [one for one in container["args"] if "after" in one] == [
+        f"--remove-after={after}" for after in given.values()
+    ]
+
+
+def test_without_the_throttle_taint_a_left_over_taint_goes() -> None:
+    assert "tegra-throttle-taint" not in planning.manifest(plan()["renderings"], SOURCES)
+    assert plan()["absent_taints"] == [f"{taints.KEY}:{taints.EFFECT}"]
 
 
 def test_koordinators_device_is_asked_for_with_its_preset_only() -> None:

@@ -496,7 +496,7 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 def prepared(monkeypatch: pytest.MonkeyPatch, check_mode: bool = False, **changes: Any) -> Data:
     given = {"name": BOARD, "labels": {}, "offers": {}, "provider": SELECTOR, "renew": False, "timeout": 5}
-    given |= {"board": BOARD, "boards": {BOARD: []}, "new": False}
+    given |= {"board": BOARD, "boards": {BOARD: []}, "new": False, "absent_taints": []}
     return playing.outcome(monkeypatch, node_module, given | changes, check_mode)
 
 
@@ -518,6 +518,31 @@ def test_labels_are_set_and_pods_stay_for_who_only_waits(
     assert prepared(monkeypatch)["changed"] is False
     assert prepared(monkeypatch, labels={"old": None, "new": "1"})["changed"] is True
     assert commands == [("label", "--overwrite", "node", BOARD, "new=1", "old-")]
+
+
+TAINTS = [
+    {"key": "example.com/slow", "effect": "NoSchedule"},
+    {"key": "jetson-k3s.github.io/throttled", "effect": "PreferNoSchedule"},
+]
+
+
+@pytest.mark.parametrize(("now", "removed"), [(TAINTS, True), (TAINTS[:1], False)])
+def test_left_over_taint_is_removed_unless_its_pod_has_done_so(
+    monkeypatch: pytest.MonkeyPatch, commands: list[tuple[str, ...]], now: list[Data], removed: bool
+) -> None:
+    def tainted(taints: list[Data]) -> Data:
+        return node() | {"metadata": {"labels": {}}, "spec": {"taints": taints}}
+
+    absent = ["jetson-k3s.github.io/throttled:PreferNoSchedule", "example.com/slow:PreferNoSchedule"]
+    monkeypatch.setattr(node_module, "get", lambda *_: tainted(now))
+    expected = [("taint", "node", BOARD, f"{absent[0]}-")] if removed else []
+    shown = "".join(f"kubectl {' '.join(command)}\n" for command in expected)
+    for check_mode, first in ((True, now), (False, TAINTS)):
+        there = (tainted(first), None)
+        monkeypatch.setattr(node_module, "node_and_password", lambda _, there=there: there)
+        said = prepared(monkeypatch, check_mode, absent_taints=absent)
+        assert (said["changed"], said["diff"]["prepared"]) == (removed, shown)
+    assert commands == expected
 
 
 def test_node_that_offers_its_gpu_is_read_once_more_only_after_a_change(

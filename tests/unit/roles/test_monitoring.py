@@ -56,6 +56,12 @@ def test_node_agent_is_a_target_where_there_is_one(agent: object, ports: list[in
     assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
 
 
+@pytest.mark.parametrize(("taint", "ports"), [("true", [9400, 9402]), (False, [9400])])
+def test_throttle_taint_is_a_target_where_there_is_one(taint: object, ports: list[int]) -> None:
+    found = targets_of(inventory_hostname="b", gpu_device_plugin_throttle_taint={"enabled": taint})
+    assert [target for entry in found for target in entry["targets"]] == [f"b:{port}" for port in ports]
+
+
 def test_where_gpus_are_allocated_by_claims_the_driver_is_the_target() -> None:
     (entry,) = targets_of(inventory_hostname="b", gpu_device_plugin_api="dra")
     assert (entry["labels"]["job"], entry["targets"]) == ("tegra-dra-driver", ["b:9400"])
@@ -66,13 +72,14 @@ def test_where_gpus_are_allocated_by_claims_the_driver_is_the_target() -> None:
 
 def test_targets_are_what_the_manifests_serve_and_the_alerts_ask_for() -> None:
     served = {}
-    for part in ("base", "agent", "dra"):
+    for part in ("base", "agent", "dra", "throttle-taint"):
         path = ROLES.parent / f"plugin/deploy/{part}/daemonset.yaml"
         daemonset = yaml.safe_load(path.read_text())
         (container,) = daemonset["spec"]["template"]["spec"]["containers"]
         (port,) = (one["containerPort"] for one in container["ports"] if one["name"] == "metrics")
         served[daemonset["metadata"]["name"]] = port
-    assert dict([monitoring_module.PLUGIN, monitoring_module.AGENT, monitoring_module.DRIVER]) == served
+    plugin, agent = monitoring_module.PLUGIN, monitoring_module.AGENT
+    assert dict([plugin, agent, monitoring_module.DRIVER, monitoring_module.TAINT]) == served
     queries = [*promql.alerts(), *promql.dashboard()]
     asked = re.findall(r'\bjob="([^"]+)"', " ".join(query.expression for query in queries))
     assert set(asked) <= served.keys()

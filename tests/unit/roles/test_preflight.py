@@ -111,6 +111,10 @@ INCOMPATIBLE: list[tuple[Data, str]] = [
     ({**CONTAINERD, "bundle__k3s_version": "v1.20.15+k3s1"}, "k3s-containerd-without-nvidia"),
     ({**DRA, "container_runtime": "docker"}, "dra-docker"),
     ({**DRA, "bundle__k3s_version": "v1.33.5+k3s1"}, "dra-k3s"),
+    (
+        {"gpu_device_plugin_throttle_taint": True, "bundle__k3s_version": "v1.29.15+k3s1"},
+        "throttle-taint-k3s",
+    ),
     ({**DRA, "nvidia_runtime__version": "1.7.0", "jetpack": "4.6.1"}, "dra-toolkit"),
     ({**STRICT, **DRA, "gpu_device_plugin_config": UNITS}, "dra-units"),
     ({**DRA, "gpu_device_plugin_config": {"sharing": {"timeSlicing": {"replicas": 4}}}}, "dra-time-slicing"),

@@ -31,6 +31,7 @@ SETTINGS: Data = {
     "strict": False,
     "api": "device-plugin",
     "config": {},
+    "throttle_taint": {},
     "image": "",
     "jtop": False,
     "labels": {},

@@ -250,6 +250,8 @@ def test_device_plugin_is_deployed_once_and_renewed_on_each_board(tmp_path: Path
     assert sorted(call.arguments["name"] for call in waits) == list(BOARDS)
     assert {(call.board, call.arguments["renew"]) for call in waits} == {(SERVER, True)}
     assert all(call.arguments["offers"] == {"nvidia.com/gpu": 1} for call in waits)
+    taint = ["jetson-k3s.github.io/throttled:PreferNoSchedule"]
+    assert all(call.arguments["absent_taints"] == taint for call in waits)
 
 
 def test_no_instance_stands_by_with_other_settings_while_the_pod_is_renewed(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 {{/*
-Names. The chart has three programs: tegra-device-plugin, tegra-gpu-agent and tegra-dra-driver. Helpers that name
-objects take a dict of `root`, which is the chart's context, and `program`.
+Names. The chart has four programs: tegra-device-plugin, tegra-gpu-agent, tegra-dra-driver and tegra-throttle-taint.
+Helpers that name objects take a dict of `root`, which is the chart's context, and `program`.
 */}}
 
 {{/* The program that serves the GPU. */}}
@@ -10,13 +10,16 @@ objects take a dict of `root`, which is the chart's context, and `program`.
 
 {{/* The programs that this release runs, as JSON. */}}
 {{- define "tegra-device-plugin.programs" -}}
-{{ list (include "tegra-device-plugin.main" .) (.Values.agent.enabled | ternary "tegra-gpu-agent" "") | compact | toJson }}
+{{- $agent := .Values.agent.enabled | ternary "tegra-gpu-agent" "" -}}
+{{- $taint := .Values.throttleTaint.enabled | ternary "tegra-throttle-taint" "" -}}
+{{ list (include "tegra-device-plugin.main" .) $agent $taint | compact | toJson }}
 {{- end }}
 
-{{/* A program's name after another base: `-agent` and `-dra-driver` are added, and 63 characters are the limit. */}}
+{{/* A program's name after another base: `-agent` and the like are added, and 63 characters are the limit. */}}
 {{- define "tegra-device-plugin.derived" -}}
-{{- $suffix := get (dict "tegra-gpu-agent" "-agent" "tegra-dra-driver" "-dra-driver") .program -}}
-{{ .base | trunc 52 | trimSuffix "-" }}{{ $suffix }}
+{{- $suffixes := dict "tegra-gpu-agent" "-agent" "tegra-dra-driver" "-dra-driver" "tegra-throttle-taint" "-throttle-taint" -}}
+{{- $suffix := get $suffixes .program -}}
+{{ .base | trunc (min 52 (sub 63 (len $suffix)) | int) | trimSuffix "-" }}{{ $suffix }}
 {{- end }}
 
 {{/* The label app.kubernetes.io/name: the program's name, or one after nameOverride. */}}
@@ -197,4 +200,38 @@ listening sockets for the preset `argus`, the power mode for `boardMetrics`. Ren
 {{- end }}
 {{- end }}
 {{- end }}
+{{- end }}
+
+{{/* The objects of the cluster that a program needs, from the plain manifest `file`. */}}
+{{- define "tegra-device-plugin.cluster" }}
+{{- $root := .root }}
+{{- $program := .program }}
+{{- $name := include "tegra-device-plugin.fullname" . }}
+{{- $namespace := include "tegra-device-plugin.namespace" .root }}
+{{- range $text := regexSplit "(?m)^---$" ($root.Files.Get .file) -1 | compact }}
+{{- $object := fromYaml $text }}
+{{- $kind := $object.kind }}
+{{- /* Claims name a class, so a class has the same name in every release. */}}
+{{- $own := eq $kind "DeviceClass" | ternary $object.metadata.name "" }}
+{{- $metadata := dict "root" $root "program" $program "cluster" (ne $kind "ServiceAccount") "name" $own }}
+{{- $_ := set $object "metadata" (include "tegra-device-plugin.metadata" $metadata | fromYaml) }}
+{{- if eq $kind "ClusterRoleBinding" }}
+{{- $_ := set $object.roleRef "name" $name }}
+{{- range $object.subjects }}
+{{- $_ := set . "name" $name }}
+{{- $_ := set . "namespace" $namespace }}
+{{- end }}
+{{- else if eq $kind "ValidatingAdmissionPolicy" }}
+{{- $user := printf "request.userInfo.username == 'system:serviceaccount:%s:%s'" $namespace $name }}
+{{- $_ := set (first $object.spec.matchConditions) "expression" $user }}
+{{- else if eq $kind "ValidatingAdmissionPolicyBinding" }}
+{{- $_ := set $object.spec "policyName" $name }}
+{{- else if and (eq $kind "DeviceClass") (eq $own "gpu.jetson-k3s.github.io") }}
+{{- with $root.Values.dra.extendedResourceName }}
+{{- $_ := set $object.spec "extendedResourceName" . }}
+{{- end }}
+{{- end }}
+---
+{{ toYaml $object }}
+{{ end }}
 {{- end }}

@@ -66,10 +66,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(tmp_path_factory.mktemp("plain") / "packages", DECLARED)
 
 
-def test_only_the_dra_driver_needs_the_extra(plain: Path) -> None:
+def test_only_what_talks_to_the_api_server_needs_the_extra(plain: Path) -> None:
     failed = json.loads(python(plain, "-c", IMPORT_ALL).stdout)
+    own = (
+        "tegra_device_plugin.dra.",
+        "tegra_device_plugin.throttling.",
+        "tegra_device_plugin.system.api_server",
+    )
     assert failed["tegra_device_plugin.dra.driver"] in ("httpx2", "lightkube", "msgspec")
-    assert {name for name in failed if not name.startswith("tegra_device_plugin.dra.")} == set()
+    assert {name for name in failed if not name.startswith(own)} == set()
 
 
 def test_declared_packages_are_enough_for_all_modules(tmp_path: Path) -> None:
@@ -77,8 +82,9 @@ def test_declared_packages_are_enough_for_all_modules(tmp_path: Path) -> None:
     assert json.loads(python(directory, "-c", IMPORT_ALL).stdout) == {}
 
 
-def test_command_without_its_extra_says_how_to_install_it(plain: Path) -> None:
-    done = python(plain, "-m", "tegra_device_plugin", "dra")
+@pytest.mark.parametrize("command", ["dra", "throttle-taint"])
+def test_command_without_its_extra_says_how_to_install_it(plain: Path, command: str) -> None:
+    done = python(plain, "-m", "tegra_device_plugin", command)
     assert done.returncode == 1
     assert "pip install 'tegra-device-plugin[dra]'" in done.stderr
     assert "Traceback" not in done.stderr
