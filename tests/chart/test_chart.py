@@ -144,11 +144,16 @@ def key(document: Object) -> tuple[str, str]:
     return document["kind"], document["metadata"]["name"]
 
 
-def checked(helm: Helm, values: Values) -> list[Object]:
-    found = helm.template(values)
+def kubernetes_with(values: Values) -> tuple[str, str]:
+    """The oldest and the newest Kubernetes that has what the chart needs with these values."""
     tainted = values.get("throttleTaint", {}).get("enabled")
     versions = KUBERNETES_WITH_TAINT if tainted else KUBERNETES
-    check(found, KUBERNETES_WITH_DRA if values.get("api") == "dra" else versions)
+    return KUBERNETES_WITH_DRA if values.get("api") == "dra" else versions
+
+
+def checked(helm: Helm, values: Values) -> list[Object]:
+    found = helm.template(values)
+    check(found, kubernetes_with(values))
     return found
 
 

@@ -15,13 +15,12 @@ from tests.chart.test_chart import (
     CONTAINERD,
     DRA,
     INSTANCE,
-    KUBERNETES,
-    KUBERNETES_WITH_DRA,
     LABELS,
     NAME,
     OVERLAYS,
     checked,
     key,
+    kubernetes_with,
     pod,
     units,
 )
@@ -30,6 +29,8 @@ from tools.cache import CHECKOUT
 pytestmark = pytest.mark.lab
 
 AGENT = {**CONTAINERD, "agent": {"enabled": True}, "config": units()}
+# Beside the driver, for each program once in both.
+TAINTED = {**DRA, "throttleTaint": {"enabled": True}}
 MONITORED = {"podMonitor": {"enabled": True}, "prometheusRule": {"enabled": True}}
 DIGEST = "sha256:" + "0a" * 32
 # Each value that changes labels, names or pods, at the same time.
@@ -69,7 +70,7 @@ def test_lint_has_no_complaint(helm: Helm) -> None:
 @pytest.mark.parametrize("name", CHOSEN)
 def test_kubeconform_finds_every_object_valid(helm: Helm, kubeconform: Kubeconform, name: str) -> None:
     values = {**CHOSEN[name], **MONITORED}
-    for kubernetes in KUBERNETES_WITH_DRA if values.get("api") == "dra" else KUBERNETES:
+    for kubernetes in kubernetes_with(values):
         kubeconform(helm.template(values), kubernetes)
 
 
@@ -87,6 +88,7 @@ SELECTORS = {
     "tegra-device-plugin": {NAME: "tegra-device-plugin", INSTANCE: RELEASE},
     "tegra-gpu-agent": {NAME: "tegra-gpu-agent", INSTANCE: RELEASE},
     "tegra-dra-driver": {NAME: "tegra-dra-driver", INSTANCE: RELEASE},
+    "tegra-throttle-taint": {NAME: "tegra-throttle-taint", INSTANCE: RELEASE},
 }
 
 
@@ -252,7 +254,7 @@ def test_monitors_scrape_as_the_jobs_of_the_handbook(helm: Helm) -> None:
         expected[program] = (port, {(tuple(one["source_labels"]), one["target_label"]) for one in names})
     assert expected.keys() == SELECTORS.keys()
     seen = set()
-    for values in (AGENT, DRA, {**AGENT, "nameOverride": "gpu"}):
+    for values in (AGENT, TAINTED, {**AGENT, "nameOverride": "gpu"}):
         monitors = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "30s"}
         found = helm.template({**values, "podMonitor": monitors})
         sets = {one["metadata"]["name"]: one["spec"] for one in found if one["kind"] == "DaemonSet"}
@@ -278,7 +280,7 @@ def test_monitors_scrape_as_the_jobs_of_the_handbook(helm: Helm) -> None:
 def test_rule_has_the_alerts_of_the_handbook(helm: Helm) -> None:
     groups = yaml.safe_load((CHECKOUT / "roles/monitoring/files/alerts.yml").read_text())["groups"]
     found = []
-    for values in (AGENT, DRA):
+    for values in (AGENT, TAINTED):
         rule = {"enabled": True, "labels": {"release": "prometheus"}}
         documents = helm.template({**values, "prometheusRule": rule})
         (document,) = (one for one in documents if one["kind"] == "PrometheusRule")
