@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from ansible.plugins.action import ActionBase
-from ansible.utils.unsafe_proxy import wrap_var
-from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import bundle
 
 Data = dict[str, Any]
 
@@ -19,8 +18,7 @@ class ActionModule(ActionBase):  # type: ignore[misc] # ansible-core has no type
     """Inspects the bundle."""
 
     def run(self, tmp: str | None = None, task_vars: Data | None = None) -> Data:
-        """Return the result of the task. What a bundle says is no template."""
+        """Return the result of the task."""
         result: Data = super().run(tmp, task_vars)
-        _, given = self.validate_argument_spec(bundle_info.ARGUMENTS)
-        said: Data = wrap_var(bundle_info.found(given))
-        return {**result, **said, "changed": False}
+        _, given = self.validate_argument_spec(bundle.ARGUMENTS)
+        return {**result, **bundle.content(given), "changed": False}

@@ -6,9 +6,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import bundle_content
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_variables, k3s_supply
 
 Files = Mapping[str, Mapping[str, Any]]
+
+ARGUMENTS = bundle_content.ARGUMENTS
+
+
+def content(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What module bundle_info answers to these arguments. What a bundle says is no template."""
+    said: dict[str, Any] = wrap_var(bundle_content.found(dict(given)))
+    return said
 
 
 def damaged(names: Iterable[str], files: Files) -> list[str]:

@@ -23,7 +23,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import bundle_content
 
 from tests.benchmarks.light import names
 from tests.hostile.site import make_bundle
@@ -107,7 +107,7 @@ def run(checkout: Path, boards: int, log: Path | None = None) -> Took:
         server, *agents = names(boards)
         text = INVENTORY.format(server=server, agents="\n".join(agents), bundle=root / "bundle")
         (root / "inventory").write_text(text)
-        files = bundle_info.inspect(str(root / "bundle"))["files"]
+        files = bundle_content.inspect(str(root / "bundle"))["files"]
         environment = {key: one for key, one in os.environ.items() if not key.startswith("ANSIBLE_")} | {
             "ANSIBLE_CONFIG": f"{checkout}/ansible.cfg",
             "ANSIBLE_CONNECTION_PLUGINS": str(HERE / "connection_plugins"),

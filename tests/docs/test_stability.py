@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import yaml
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
+    bundle_content,
     k3s_archive,
     report_fleet,
     snapshot_archive,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index, bundle_info
+from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_verify
 from tegra_device_plugin import cli
 from tegra_device_plugin.board.detection import detect
@@ -198,7 +199,7 @@ FORMATS = {
     gpu_verify.SCHEMA: gpu_verify.SCHEMA_VERSION,
     report_fleet.SCHEMA: report_fleet.SCHEMA_VERSION,
     "jetson-k3s/verify-fleet": report_fleet.SCHEMA_VERSION,
-    "bundle.yml": bundle_info.FORMAT,
+    "bundle.yml": bundle_content.FORMAT,
     k3s_archive.FORMAT: int(k3s_archive.FORMAT.rpartition("/")[2]),
     "checkpoint.json": checkpoint.VERSION,
     snapshot_archive.FORMAT: snapshot_archive.VERSION,
@@ -213,7 +214,7 @@ def test_formats_with_their_versions() -> None:
         if "Format" in row
     }
     assert {name: version for name, (version, _) in given.items()} == FORMATS
-    assert bundle_index.FORMAT == bundle_info.FORMAT
+    assert bundle_index.FORMAT == bundle_content.FORMAT
     schema = json.loads((CHECKOUT / "roles/gpu_report/files/verify-report.schema.json").read_text())
     assert schema["properties"]["schema_version"]["const"] == gpu_verify.SCHEMA_VERSION
 
@@ -225,7 +226,15 @@ def test_each_file_with_the_version_of_a_format_is_known() -> None:
         for path in (CHECKOUT / place).rglob("*.py")
         if not path.is_symlink() and VERSIONED.search(path.read_text())
     }
-    known = (gpu_verify, report_fleet, bundle_info, bundle_index, k3s_archive, checkpoint, snapshot_archive)
+    known = (
+        gpu_verify,
+        report_fleet,
+        bundle_content,
+        bundle_index,
+        k3s_archive,
+        checkpoint,
+        snapshot_archive,
+    )
     assert found == {Path(str(one.__file__)).resolve().relative_to(CHECKOUT).as_posix() for one in known}
 
 

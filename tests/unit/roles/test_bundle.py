@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import bundle_content
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import BundleError, parse_sums
 from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_index as index
-from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info
 
 from tests.lab import archive
 from tests.unit.roles.places import ROLES, Data
@@ -39,7 +39,7 @@ def test_bundle_that_was_written_is_one_that_can_be_installed_from(directory: Pa
     versions = index.describe(str(directory), "arm64", "v1.33.5+k3s1")
     index.put(str(directory / "bundle.yml"), json.dumps(versions))
     index.put(str(directory / "SHA256SUMS"), index.sums(str(directory)))
-    facts = bundle_info.inspect(str(directory))
+    facts = bundle_content.inspect(str(directory))
     assert facts["errors"] == []
     assert {entry["error"] for entry in facts["files"].values()} == {None}
     assert (
@@ -73,9 +73,9 @@ def test_wheels_of_the_controller_are_verified_and_are_not_those_of_boards(direc
     assert "jtop" not in versions
     index.put(str(directory / "bundle.yml"), json.dumps(versions))
     index.put(str(directory / "SHA256SUMS"), index.sums(str(directory)))
-    assert f"controller/{wheel.name}" in bundle_info.inspect(str(directory))["files"]
+    assert f"controller/{wheel.name}" in bundle_content.inspect(str(directory))["files"]
     wheel.write_text("changed")
-    facts = bundle_info.inspect(str(directory))
+    facts = bundle_content.inspect(str(directory))
     assert {name for name, file in facts["files"].items() if file["error"]} == {f"controller/{wheel.name}"}
 
 
@@ -102,14 +102,14 @@ def test_wheels_without_one_jetson_stats_are_refused(directory: Path, versions: 
 
 def test_wheels_without_a_bundle_are_those_of_the_directory(tmp_path: Path) -> None:
     (tmp_path / "stray.whl").touch()
-    found = bundle_info.inspect_built(str(tmp_path), "v1", "jtop-1")
+    found = bundle_content.inspect_built(str(tmp_path), "v1", "jtop-1")
     assert (found["versions"], found["files"]) == ({"k3s_version": "v1"}, {})
     assert found["wheels"] == str(tmp_path / "jtop-1")
     wheels = ["jetson_stats-7.2.2-py3-none-any.whl", "smbus2-0.6.1-py2.py3-none-any.whl"]
     for name in wheels:
         (tmp_path / "jtop-1" / name).parent.mkdir(exist_ok=True)
         (tmp_path / "jtop-1" / name).write_text(name)
-    found = bundle_info.inspect_built(str(tmp_path), "v1", "jtop-1")
+    found = bundle_content.inspect_built(str(tmp_path), "v1", "jtop-1")
     assert found["versions"]["jtop"] == {"version": "7.2.2", "wheels": wheels}
     assert {name: state["error"] for name, state in found["files"].items()} == dict.fromkeys(wheels)
     assert found["files"][wheels[0]]["sha256"] == hashlib.sha256(wheels[0].encode()).hexdigest()

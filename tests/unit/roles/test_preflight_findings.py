@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import yaml
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import bundle_content as bundle_module
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import k3s_owner
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.bundle_archive import (
     BundleError,
     parse_sums,
     sha256,
 )
-from ansible_collections.jetson_k3s.cluster.plugins.modules import bundle_info as bundle_module
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s as address
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import k3s_configuration
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import preflight_boards as of_boards
