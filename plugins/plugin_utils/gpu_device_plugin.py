@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -350,6 +349,11 @@ def has_archive(image: plugin_image.Image, bundle: Mapping[str, Any], docker: Ma
     return not lacks and nvidia_docker.keeps_images(bundled, docker, image.archive)
 
 
+def known_daemonsets(servers: Iterable[Mapping[str, Any]]) -> set[str]:
+    """DaemonSets of kube-system by the results of module k3s_nodes; none while the cluster is silent."""
+    return {name for server in servers for name in server.get("daemonsets", [])}
+
+
 def may_use_other_api(
     api: str, servers: Iterable[Mapping[str, Any]], nodes: Iterable[Mapping[str, Any]]
 ) -> bool:
@@ -358,9 +362,7 @@ def may_use_other_api(
     `servers` are the results of module k3s_nodes, `nodes` what they say of this node.
     """
     (other,) = (label for name, label in manifests.API_LABELS.items() if name != api)
-    return not any(server.get("daemonsets") for server in servers) or any(
-        node["labels"].get(other) for node in nodes
-    )
+    return not known_daemonsets(servers) or any(node["labels"].get(other) for node in nodes)
 
 
 def present(objects: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> list[str]:
@@ -368,8 +370,8 @@ def present(objects: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> lis
 
     `servers` are the results of module k3s_nodes.
     """
-    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
-    return [one for one in objects if not known or one.partition("/")[2] in {*itertools.chain(*known)}]
+    known = known_daemonsets(servers)
+    return [one for one in objects if not known or one.partition("/")[2] in known]
 
 
 def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) -> bool:
@@ -377,10 +379,9 @@ def may_have_surplus(kept: Iterable[str], servers: Iterable[Mapping[str, Any]]) 
 
     `servers` are the results of module k3s_nodes. Of such objects the DaemonSet goes last.
     """
-    known = [server["daemonsets"] for server in servers if server.get("daemonsets")]
+    known = known_daemonsets(servers)
     names = (*configurations.DAEMONSETS.values(), manifests.AGENT, manifests.THROTTLE_TAINT)
-    ours = {one for one in itertools.chain(*known) if one.startswith(names)}
-    return not known or not ours <= {*kept}
+    return not known or not {one for one in known if one.startswith(names)} <= {*kept}
 
 
 def offers(config: dict[str, Any], api: str) -> dict[str, int]:

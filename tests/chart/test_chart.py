@@ -229,12 +229,17 @@ def deployed(choice: Choice) -> list[Object]:
     return [*deployed_main(choice, role, image), *deployed_taint(choice, role, image)]
 
 
+def sources(overlay: str) -> list[str]:
+    """The texts of an overlay's manifests."""
+    files = yaml.safe_load((DEPLOY / overlay / "kustomization.yaml").read_text())["resources"]
+    return [(DEPLOY / overlay / name).read_text() for name in files]
+
+
 def deployed_taint(choice: Choice, role: dict[str, Callable[..., list[Object]]], image: str) -> list[Object]:
     if choice.remove_after is None:
         return []
-    files = yaml.safe_load((DEPLOY / "throttle-taint/kustomization.yaml").read_text())["resources"]
     return role["rendered_throttle_taint"](
-        [(DEPLOY / "throttle-taint" / name).read_text() for name in files],
+        sources("throttle-taint"),
         image,
         "sha256:ab",
         remove_after=choice.remove_after,
@@ -244,9 +249,8 @@ def deployed_taint(choice: Choice, role: dict[str, Callable[..., list[Object]]],
 
 def deployed_main(choice: Choice, role: dict[str, Callable[..., list[Object]]], image: str) -> list[Object]:
     if choice.api == "dra":
-        files = yaml.safe_load((DEPLOY / "dra/kustomization.yaml").read_text())["resources"]
         return role["rendered_driver"](
-            [(DEPLOY / "dra" / name).read_text() for name in files],
+            sources("dra"),
             image,
             "sha256:ab",
             extended_resource=choice.extended_resource,
