@@ -18,7 +18,7 @@ from tests.unit.roles.test_user_images import BASE, FIRST, digest_of, docker_arc
 from tools import debian
 from tools.process import run
 
-pytestmark = pytest.mark.lab
+pytestmark = pytest.mark.acceptance
 
 INDEX = "application/vnd.oci.image.index.v1+json"
 MANIFESTS = "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"

@@ -60,7 +60,10 @@ K3S = """\
 """
 SERVER = f"""\
 - ansible.builtin.import_tasks: server.yml
-- ansible.builtin.set_fact: {{preflight_outcome: {{server_k3s: {OLD}, no_proxy: {{k3s: [], docker: []}}}}}}
+- ansible.builtin.set_fact:
+    nvidia_docker_plan: {{has_work: true}}
+    preflight_bundle_info: {{indexed: true, versions: {{}}, files: {{}}}}
+    preflight_outcome: {{server_k3s: {OLD}, no_proxy: {{k3s: [], docker: []}}}}
 """
 REBOOT: Data = {
     "jetson_k3s.cluster.step": {

@@ -75,9 +75,11 @@ def facts(board: str, asked: float) -> Answer:
 
 
 def stat(board: str, arguments: Answer) -> Answer:
-    """Nothing is there, but what was just uploaded, and the directory of the owner's Prometheus."""
+    """Nothing is there, but K3s, what was just uploaded, and the directory of the owner's Prometheus."""
     if arguments["path"] == "/srv/monitoring":
         return {"stat": {"exists": True, "isdir": True}}
+    if arguments["path"] == "/usr/local/bin/k3s":
+        return {"stat": {"exists": True, "islnk": True, "lnk_target": f"k3s-{OLD}"}}
     checksum = uploaded_checksum(board, arguments)
     fetched = arguments["path"].endswith((".gpg", "/packages.tar"))
     if fetched or (MARK in arguments["path"] and arguments.get("get_checksum")):
@@ -274,6 +276,13 @@ HONEST: dict[str, Callable[[str, Answer], Answer] | Answer] = {
     "uri": {"status": 200, "json": {"data": {"activeTargets": []}}},
     "tempfile": {"path": "/var/tmp/made"},
     "ping": {"ping": "pong"},
+    "setup": {
+        "ansible_facts": {
+            "ansible_distribution": "Ubuntu",
+            "ansible_distribution_version": "22.04",
+            "ansible_os_family": "Debian",
+        }
+    },
     "async_wrapper": JOB | {"finished": 0, "results_file": "/root/.ansible_async/j1.1"},
     "async_status": JOB | {"finished": 1},
     "copy": {"checksum": CONTENT_SHA1, "dest": "/x", "src": "/y"},

@@ -12,6 +12,7 @@ import os
 import re
 import signal
 import time
+import uuid
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -32,6 +33,8 @@ MODULE = re.compile(r"module_fqn='[\w.]+[.](\w+)'")
 PARAMETERS = re.compile(r"""=\s*('(?:[^'\\]|\\.)*ANSIBLE_MODULE_ARGS(?:[^'\\]|\\.)*')""")
 # `echo NAME="` in the command that makes a directory for files.
 DIRECTORY = re.compile(r"echo (ansible-tmp-[\d.-]+)=")
+# How Ansible's module reboot finds out that a board has started again.
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
 UPLOADED = re.compile(r"/root/\S*AnsiballZ_(\w+)[.]py")
 
 
@@ -88,6 +91,8 @@ class Connection(ConnectionBase):  # type: ignore[misc] # ansible-core has no ty
         if in_data is None:
             self._record("shell", cmd)
             made, uploaded = DIRECTORY.search(cmd), list(UPLOADED.finditer(cmd))
+            if BOOT_ID in cmd:  # another one at each look, as after a reboot
+                return 0, str(uuid.uuid4()).encode(), b""
             if made:
                 return 0, f"{made[1]}=/root/.ansible/tmp/{made[1]}\n".encode(), b""
             if not uploaded or "chmod" in cmd:
