@@ -46,6 +46,36 @@ RIGHTS = {
     "capabilities": {"drop": ["ALL"]},
 }
 
+# How the kubelet's device manager keeps what it has allocated (pkg/kubelet/cm/devicemanager/checkpoint).
+CHECKPOINT = "kubelet_internal_checkpoint"
+BOOT_UNIT = """\
+# Written by Ansible (role gpu_device_plugin).
+[Unit]
+Description=Let the kubelet refuse no pod with a GPU at this boot
+After=docker.service nvpmodel.service
+Before=k3s.service k3s-agent.service
+# Only for a boot: the kubelet would allocate the GPU of running pods again.
+RefuseManualStart=yes
+
+[Service]
+Type=oneshot
+RemainAfterExit=yes
+# After a boot that was cut short.
+ExecStartPre=-/bin/sh -c 'cd /var/lib/kubelet/device-plugins && [ "$$(cat {checkpoint})" = "{{}}" ] \
+&& mv {checkpoint}.before-boot {checkpoint}'
+ExecStart=/usr/bin/docker exec {container} {command}
+# K3s starts in any case. The command itself waits for 30 s.
+TimeoutStartSec=90
+
+[Install]
+WantedBy=multi-user.target
+"""
+
+
+def boot_unit(before_kubelet: list[str]) -> str:
+    """The unit that runs this command in the container before the kubelet starts."""
+    return BOOT_UNIT.format(checkpoint=CHECKPOINT, container=PLUGIN, command=" ".join(before_kubelet))
+
 
 def stand_by(manifest: str, tmpfiles: str) -> dict[str, Any]:
     """Give the image, options of `docker create`, arguments, the settings, and what it needs on the board.
@@ -123,4 +153,4 @@ def mount(volume: dict[str, Any], mounted: dict[str, Any]) -> str:
     return f"type=bind,source={source},target={mounted['mountPath']}{read_only}"
 
 
-FILTERS = {"gpu_device_plugin_stand_by": stand_by}
+FILTERS = {"gpu_device_plugin_boot_unit": boot_unit, "gpu_device_plugin_stand_by": stand_by}

@@ -13,6 +13,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
     k3s_options,
     k3s_reading,
     k3s_registries,
+    k3s_unit,
     proxy,
 )
 
@@ -54,8 +55,6 @@ class Settings(TypedDict):
     """What the inventory says of files beside K3s' own settings."""
 
     paths: Paths
-    unit: str
-    """The unit's text."""
     binary: str
     """Path of K3s with its version."""
     registries: Any
@@ -134,7 +133,9 @@ def entries(
     """All files of a board."""
     paths, k3s = settings["paths"], jetson["k3s"]
     yield text(paths["config"], config(jetson, bundle, of_k3s), k3s_options.has_secrets(of_k3s["config"]))
-    yield Entry({"path": paths["unit"], "content": settings["unit"], "mode": "0644"})
+    proxied = paths["environment"] if proxy.is_given(settings["proxy"]) else ""
+    unit = k3s_unit.unit(of_k3s["role"], of_k3s["container_runtime"], proxied)
+    yield Entry({"path": paths["unit"], "content": unit, "mode": "0644"})
     yield Entry({"path": paths["k3s"], "link": settings["binary"].rpartition("/")[2]})
     yield environment(settings)
     yield from credentials(k3s, of_k3s["container_runtime"], settings)

@@ -103,13 +103,13 @@ def no_proxy(board: Board) -> dict[str, list[str]]:
         return {"k3s": [], "docker": []}
     own = board.found["k3s_plan"].get("settings", {}).get("node-ip") or ""
     near = [*map(str, proxy.own_networks(board.facts["network"], [own, *board.settings["addresses"]]))]
-    groups, hostvars, supply = board.run["groups"], board.hostvars, board.settings["supply_host"]
+    hostvars, supply = board.hostvars, board.settings["supply_host"]
     # A server connects to the kubelet of each board, an agent to servers only.
-    others = groups.get("k3s_cluster" if board.role == "server" else "server", [])
+    others = board.made["cluster"] if board.role == "server" else board.run["groups"].get("server", [])
     k3s_peers = proxy.peers(hostvars[host] for host in others)
     k3s_peers.append(host_names.host_of(board.settings["server_url"]))
     # Docker and downloads need no board but the registry of the site.
-    docker_peers = proxy.peers(hostvars[host] for host in [supply] if host in groups["all"])
+    docker_peers = proxy.peers(hostvars[host] for host in [supply] if host in board.made["inventory"])
     return {
         "k3s": proxy.no_proxy(given, board.ranges, near, k3s_peers),
         "docker": proxy.no_proxy(given, board.ranges, near, docker_peers),
@@ -209,7 +209,7 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
         "nvidia_runtime": facts["nvidia_runtime"] | updated,
         "host": board.host,
         "groups": [role for role in ROLES if board.host in groups.get(role, [])],
-        "boards": groups.get("k3s_cluster", []),
+        "boards": board.made["cluster"],
         "joined": board.members[0],
         "kubectl_server": board.server,
         "own_unit": own,
@@ -259,7 +259,7 @@ def named_hosts(board: Board) -> list[tuple[str, str]]:
     ]
     mirrors = [("k3s_registries", host) for host in k3s_registries.hosts(settings["registries"])]
     registry = []
-    if supply in board.run["groups"].get("all", []):
+    if supply in board.made["inventory"]:
         variables = board.hostvars[supply]
         place = variables.get("jetson_k3s_address") or variables.get("ansible_host") or supply
         registry = [("image_supply_host", str(place))]
@@ -277,7 +277,7 @@ def findings_of_names(board: Board, facts: Facts) -> list[Finding]:
         "url": url,
         "default": default,
         "facts": board_variables.facts_of([first], {first: variables}).get(first)
-        if first in board.run["reached"]
+        if first in board.reached
         else None,
     }
     joins = board.host != first
@@ -352,7 +352,7 @@ def findings_of_existing(board: Board, facts: Facts) -> list[Finding]:
 
 def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
     """All findings of a board that is to be a node. `now` are the controller's seconds since 1970."""
-    host, fleet, run, settings = board.host, board.fleet, board.run, board.settings
+    host, fleet, settings = board.host, board.fleet, board.settings
     facts = compatibility_facts(board, tables)
     rules = matrix(tables) + tables["inventory"]
     size = len(board.members) if board.role == "server" else 0
@@ -377,7 +377,9 @@ def findings(board: Board, tables: Tables, now: float) -> list[Finding]:
             board.takes("gpu_device_plugin"),
         ),
         *user_images.findings(board.facts, board.bundle, settings.get("images", []), host),
-        *preflight_identity.findings_of_identity(host, fleet, run["groups"]["all"], board.named, board.nodes),
+        *preflight_identity.findings_of_identity(
+            host, fleet, board.made["inventory"], board.named, board.nodes
+        ),
         *([] if restores else beginning),
         *preflight_identity.findings_of_node(host, board.facts, board.named),
         *preflight_second_plugin.findings(board),

@@ -141,11 +141,15 @@ class Board:
         return fleet_of(self.run, self.hostvars, self.found["nodes"])
 
     @cached_property
+    def reached(self) -> frozenset[str]:
+        """Boards that answer and have not failed."""
+        return frozenset(self.run["reached"])
+
+    @cached_property
     def fleet(self) -> dict[str, Facts]:
         """Facts of the boards that answer: of the others, those that are compared."""
-        reached = {*self.run["reached"]}
-        found = {host: facts for host, facts in self.made["facts"].items() if host in reached}
-        return found | ({self.host: self.facts} if self.host in reached else {})
+        found = {host: facts for host, facts in self.made["facts"].items() if host in self.reached}
+        return found | ({self.host: self.facts} if self.host in self.reached else {})
 
     @cached_property
     def members(self) -> list[str]:
@@ -169,7 +173,7 @@ class Board:
     @cached_property
     def server_facts(self) -> Facts | None:
         """Facts of the server, None if it is not in this run or does not answer."""
-        here = [self.server] if self.server in self.run["reached"] else []
+        here = [self.server] if self.server in self.reached else []
         return board_variables.facts_of(here, {self.server: self.server_variables}).get(self.server)
 
     @cached_property
@@ -207,7 +211,7 @@ class Board:
     @cached_property
     def named(self) -> list[str]:
         """Boards that get their inventory name before K3s is installed on them."""
-        return [host for host in self.made["named"] if host in self.run["reached"]]
+        return [host for host in self.made["named"] if host in self.reached]
 
     @cached_property
     def name(self) -> str:

@@ -28,7 +28,10 @@ class Run(TypedDict):
     reached: list[str]
     """Those that answer and have not failed."""
     fleet: str
-    """A Fleet as JSON, '' where it was not made. Each board reads it, which takes seconds with hostvars."""
+    """A Fleet as JSON, '' where it was not made. Each board reads it, which takes seconds with hostvars.
+
+    Ansible evaluates each part of its own lists and dictionaries when it is read. JSON's are Python's.
+    """
 
 
 class Fleet(TypedDict):
@@ -40,6 +43,10 @@ class Fleet(TypedDict):
     """Those of them that get their inventory name before K3s is installed on them."""
     nodes: list[Facts]
     """The cluster's nodes, as the servers say."""
+    inventory: list[str]
+    """All hosts of the inventory."""
+    cluster: list[str]
+    """Those of group k3s_cluster."""
 
 
 class Servers(TypedDict):
@@ -151,4 +158,6 @@ def fleet_of(run: Run, hostvars: Hostvars, answered: list[Facts]) -> Fleet:
             {key: plain(node[key]) for key in ("name", "board", "machine_id", "addresses")}
             for node in nodes_of(preflight_k3s.answers_of(answered, []))
         ],
+        "inventory": plain(run["groups"].get("all", [])),
+        "cluster": plain(run["groups"].get("k3s_cluster", [])),
     }

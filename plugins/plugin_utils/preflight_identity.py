@@ -22,7 +22,7 @@ SHARED = re.compile(r"(cni|docker|flannel|l4tbr|lxc|usb|rndis|virbr)\S*|br-\S+")
 
 def installed(facts: Facts) -> bool:
     """Has the board K3s?"""
-    return any(facts["k3s"][role]["installed"] for role in ("server", "agent"))
+    return bool(facts["k3s"]["server"]["installed"] or facts["k3s"]["agent"]["installed"])
 
 
 def name_of(host: str, facts: Facts, named: list[str]) -> str:
@@ -53,6 +53,9 @@ def strangers(fleet: dict[str, Facts], nodes: list[Facts]) -> list[Facts]:
     machine-id: K3s was removed from it, or it was flashed again.
     """
     installed_as = {node_of(facts) for facts in fleet.values()}
+    unlike = [node for node in nodes if str(node["name"]) not in installed_as]
+    if not unlike:  # each board asks, and most clusters have no other node
+        return []
     by_name: dict[str, list[set[str]]] = {}
     by_machine: dict[str, list[set[str]]] = {}
     for facts in fleet.values():
@@ -63,9 +66,9 @@ def strangers(fleet: dict[str, Facts], nodes: list[Facts]) -> list[Facts]:
     def is_board(node: Facts) -> bool:
         same = by_name.get(str(node["name"]), []) + by_machine.get(str(node["machine_id"]), [])
         there = {*map(str, node["addresses"])}
-        return str(node["name"]) in installed_as or any(not there.isdisjoint(own) for own in same)
+        return any(not there.isdisjoint(own) for own in same)
 
-    return [node for node in nodes if not is_board(node)]
+    return [node for node in unlike if not is_board(node)]
 
 
 def is_anothers(host: str, node: Facts) -> bool:
@@ -168,11 +171,11 @@ def findings_of_known_node(
     return findings_of_hostname(host, fleet, inventory, [], others)
 
 
-def findings_of_machine_id(host: str, fleet: dict[str, Facts], nodes: list[Facts]) -> list[Finding]:
-    """Has another board, or a node of the cluster, the machine-id of this board?"""
+def findings_of_machine_id(host: str, fleet: dict[str, Facts], unlike: list[Facts]) -> list[Finding]:
+    """Has another board, or a node of the cluster that is no board, the machine-id of this board?"""
     mine = fleet[host]["machine_id"]
     same = [other for other, facts in fleet.items() if other != host and facts["machine_id"] == mine]
-    same += [node_text(node) for node in strangers(fleet, nodes) if node["machine_id"] == mine]
+    same += [node_text(node) for node in unlike if node["machine_id"] == mine]
     if not same or not mine:
         return []
     return [
@@ -193,7 +196,7 @@ def findings_of_identity(
     unlike = strangers(fleet, nodes)
     others = [node for node in nodes if node in unlike or is_anothers(host, node)]
     return findings_of_hostname(host, fleet, inventory, named, others) + findings_of_machine_id(
-        host, fleet, nodes
+        host, fleet, unlike
     )
 
 

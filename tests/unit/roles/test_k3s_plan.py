@@ -170,7 +170,6 @@ def test_file_of_a_board_with_a_percentage_reserves_it_of_its_own_memory() -> No
 
 FILES: Data = {
     "paths": PATHS,
-    "unit": "[Unit]\n",
     "binary": "/usr/local/bin/k3s-v1.33.5+k3s1",
     "registries": {},
     "proxy": {},
@@ -204,11 +203,26 @@ def test_every_board_gets_configuration_unit_and_links() -> None:
     assert list(found) == ["config", "unit", "k3s", "environment", "kubectl"]
     assert (found["config"]["mode"], found["unit"]["mode"]) == ("0600", "0644")
     assert yaml.safe_load(found["config"]["content"])["node-name"] == "jetson-1"
-    assert found["unit"]["content"] == "[Unit]\n"
     # Beside the binary with its version, so that going back is one link.
     assert (found["k3s"]["link"], found["kubectl"]["link"]) == ("k3s-v1.33.5+k3s1", "k3s")
     assert found["environment"]["absent"]
     assert secrets() == {}
+
+
+@pytest.mark.parametrize(("role", "runtime"), [("server", "docker"), ("agent", "containerd")])
+@pytest.mark.parametrize("proxied", [False, True])
+def test_unit_is_of_the_role_and_reads_the_proxy_last(role: str, runtime: str, proxied: bool) -> None:
+    lines = files(of_k3s={"role": role, "container_runtime": runtime}, proxy=PROXY if proxied else {})[
+        "unit"
+    ]["content"].splitlines()
+    assert f"ExecStart=/usr/local/bin/k3s {role}" in lines
+    wanted = "Wants=network-online.target docker.service"
+    assert (wanted if runtime == "docker" else wanted.removesuffix(" docker.service")) in lines
+    read = [line.removeprefix("EnvironmentFile=-") for line in lines if line.startswith("EnvironmentFile=")]
+    assert read == ["/etc/default/%N", "/etc/sysconfig/%N", "/etc/systemd/system/%N.service.env"] + (
+        [PATHS["environment"]] if proxied else []
+    )
+    assert lines[-2:] == ["[Install]", "WantedBy=multi-user.target"]
 
 
 @pytest.mark.parametrize(

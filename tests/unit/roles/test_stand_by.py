@@ -222,3 +222,14 @@ def test_reset_removes_the_container_and_its_settings() -> None:
     assert container.LABEL == jetson_facts.STAND_BY_LABEL
     assert f"/{jetson_facts.STAND_BY_SETTINGS}" == to_container.CONFIG_FILE
     assert to_container.CONFIG_DIRECTORY in k3s_reset.TREES
+
+
+def test_unit_of_a_boot_runs_the_command_in_the_container_before_the_kubelet() -> None:
+    lines = to_container.boot_unit(["python3.11", "-m", "tegra_device_plugin", "before-kubelet"]).splitlines()
+    command = (
+        "ExecStart=/usr/bin/docker exec tegra-device-plugin python3.11 -m tegra_device_plugin before-kubelet"
+    )
+    assert {command, "Before=k3s.service k3s-agent.service", "RefuseManualStart=yes"} <= {*lines}
+    # systemd reads $$ as $, and the shell gets the braces.
+    (shell,) = [line for line in lines if line.startswith("ExecStartPre=")]
+    assert '[ "$$(cat kubelet_internal_checkpoint)" = "{}" ] && mv ' in shell
