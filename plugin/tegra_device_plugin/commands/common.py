@@ -10,7 +10,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from tegra_device_plugin.config.options import ConfigError, Flags, Option
@@ -115,6 +114,8 @@ def board_root(options: argparse.Namespace) -> Iterator[Path]:
     if options.snapshot is None:
         yield options.host_root
         return
+    from tempfile import TemporaryDirectory  # noqa: PLC0415 - only here, and the plugin starts without it
+
     from tegra_device_plugin.snapshot import snapshot_archive  # noqa: PLC0415 - only here
 
     with TemporaryDirectory(prefix="snapshot-") as directory:
