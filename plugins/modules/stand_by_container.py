@@ -28,7 +28,7 @@ description:
   - A container that ends within its first seconds is an error. It stays, so that its log can be read.
 options:
   name: {required: true, description: Name of the container.}
-  state: {default: present, choices: [present, absent]}
+  state: {default: present, choices: [present, absent], description: Whether the container is there.}
   image: {description: Name of its image.}
   options: {type: list, elements: str, description: Options of C(docker create).}
   arguments: {type: list, elements: str, description: 'Arguments of the image''s entrypoint.'}

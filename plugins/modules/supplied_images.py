@@ -26,8 +26,8 @@ options:
     type: dict
     default: {}
   seconds:
-    description: How long the pull of an image may take. The default is for the largest image of K3s, at 10
-    Mbit/s.
+    description: >-
+      How long the pull of an image may take. The default is for the largest image of K3s, at 10 Mbit/s.
     type: int
     default: 900
 """

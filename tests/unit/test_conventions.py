@@ -161,6 +161,20 @@ SHARED = re.compile(r"(?<![\w.-])/(?:var/)?tmp\b|/dev/shm\b")
 EXCUSED = {"plugins/modules/k3s_backup.py"}
 
 
+@pytest.mark.parametrize("path", sorted((PLUGINS / "modules").glob("*.py")), ids=lambda path: path.stem)
+def test_what_ansible_doc_shows_of_a_module_is_yaml(path: Path) -> None:
+    """ansible-lint and Ansible itself pass over documentation that they cannot read."""
+    texts = {
+        node.targets[0].id: yaml.safe_load(ast.literal_eval(node.value))
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+        if node.targets[0].id in ("DOCUMENTATION", "EXAMPLES", "RETURN")
+    }
+    assert texts["DOCUMENTATION"]["module"] == path.stem
+    options = texts["DOCUMENTATION"].get("options") or {}
+    assert [name for name, one in options.items() if not one.get("description")] == []
+
+
 def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() -> None:
     found = {
         str(path.relative_to(CHECKOUT))
