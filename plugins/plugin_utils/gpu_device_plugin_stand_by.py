@@ -48,6 +48,7 @@ RIGHTS = {
 
 # How the kubelet's device manager keeps what it has allocated (pkg/kubelet/cm/devicemanager/checkpoint).
 CHECKPOINT = "kubelet_internal_checkpoint"
+# No template of the role, as K3s' unit (k3s_unit.py).
 BOOT_UNIT = """\
 # Written by Ansible (role gpu_device_plugin).
 [Unit]

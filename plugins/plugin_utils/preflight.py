@@ -276,9 +276,7 @@ def findings_of_names(board: Board, facts: Facts) -> list[Finding]:
         "name": first,
         "url": url,
         "default": default,
-        "facts": board_variables.facts_of([first], {first: variables}).get(first)
-        if first in board.reached
-        else None,
+        "facts": board.facts_of(first, variables),
     }
     joins = board.host != first
     return [

@@ -145,6 +145,11 @@ class Board:
         """Boards that answer and have not failed."""
         return frozenset(self.run["reached"])
 
+    def facts_of(self, name: str, variables: Variables) -> Facts | None:
+        """All facts of a board, by its variables; None if it is not in this run or does not answer."""
+        here = [name] if name in self.reached else []
+        return board_variables.facts_of(here, {name: variables}).get(name)
+
     @cached_property
     def fleet(self) -> dict[str, Facts]:
         """Facts of the boards that answer: of the others, those that are compared."""
@@ -172,9 +177,8 @@ class Board:
 
     @cached_property
     def server_facts(self) -> Facts | None:
-        """Facts of the server, None if it is not in this run or does not answer."""
-        here = [self.server] if self.server in self.reached else []
-        return board_variables.facts_of(here, {self.server: self.server_variables}).get(self.server)
+        """Facts of the server for kubectl."""
+        return self.facts_of(self.server, self.server_variables)
 
     @cached_property
     def server_settings(self) -> Facts:

@@ -156,11 +156,6 @@ def test_code_for_boards_is_python_3_6(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 6))
 
 
-SHARED = re.compile(r"(?<![\w.-])/(?:var/)?tmp\b|/dev/shm\b")
-# mkdtemp's names, for what is encrypted: the user who logs in fetches it.
-EXCUSED = {"plugins/modules/k3s_backup.py"}
-
-
 @pytest.mark.parametrize("path", sorted((PLUGINS / "modules").glob("*.py")), ids=lambda path: path.stem)
 def test_what_ansible_doc_shows_of_a_module_is_yaml(path: Path) -> None:
     """ansible-lint and Ansible itself pass over documentation that they cannot read."""
@@ -173,6 +168,11 @@ def test_what_ansible_doc_shows_of_a_module_is_yaml(path: Path) -> None:
     assert texts["DOCUMENTATION"]["module"] == path.stem
     options = texts["DOCUMENTATION"].get("options") or {}
     assert [name for name, one in options.items() if not one.get("description")] == []
+
+
+SHARED = re.compile(r"(?<![\w.-])/(?:var/)?tmp\b|/dev/shm\b")
+# mkdtemp's names, for what is encrypted: the user who logs in fetches it.
+EXCUSED = {"plugins/modules/k3s_backup.py"}
 
 
 def test_nothing_that_runs_on_boards_has_a_name_in_a_directory_of_all_users() -> None:
