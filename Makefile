@@ -65,10 +65,11 @@ lint: dev
 	.venv/bin/shellcheck jetson-k3s install.sh tools/bootstrap.sh
 	PATH="$(CURDIR)/.venv/bin:$$PATH" .venv/bin/ansible-lint --offline
 
+# In the order of folders: xdist would begin files with few tests last, and those of tests/fleet take longest.
 unit: dev
 	$(call say,"unit and conformance tests; the first time this installs other releases of Ansible")
 	$(PYTHON) -m tests.ansible_core
-	$(PYTHON) -m pytest -q -n 2 --dist loadscope -o faulthandler_timeout=300 --durations=20 --suite=unit tests
+	$(PYTHON) -m pytest -q -n 2 --dist loadscope --no-loadscope-reorder -o faulthandler_timeout=300 --durations=20 --suite=unit tests
 
 programs: dev ## K3s for the virtual boards, downloaded, or compiled once (about 7 minutes)
 	$(call say,"K3s for virtual boards")

@@ -19,6 +19,8 @@ from tools.suites import SUITES
 # Seconds that a test with the marker may take, fixtures included; all others: `timeout` in pyproject.toml.
 # The first waits for K3s where it is still compiled, and a playbook on an emulated board may take 50 minutes.
 LIMITS = {"lab": 3600, "acceptance": 5400, "arm64": 7200}
+# Folders whose files share no lab, images or service. Of all others the files run in one process.
+BY_FILE = ("acceptance", "conformance", "fleet", "roles", "tools", "unit")
 # The same examples at each run: what fails once can be seen again. A busy machine is no failure.
 hypothesis.settings.register_profile("repeatable", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("repeatable")
@@ -47,14 +49,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class LoadLabScheduling(LoadScopeScheduling):  # type: ignore[misc]  # pytest-xdist has no types
-    """Keeps in one process what shares a lab, images or a service.
-
-    That is a file of acceptance/ or conformance/, and any other folder.
-    """
+    """Keeps in one process what shares a lab, images or a service: a file of BY_FILE, any other folder."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = PurePosixPath(nodeid.partition("::")[0])
-        return str(file if file.parent.name in ("acceptance", "conformance") else file.parent)
+        return str(file if file.parent.name in BY_FILE else file.parent)
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> LoadScopeScheduling | None:

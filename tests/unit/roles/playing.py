@@ -58,6 +58,8 @@ def play_in(
     release = core(line)
     settings = {
         "PYTHONPATH": release.pythonpath(os.environ.get("PYTHONPATH", "")),
+        # As in the project's own playbooks: otherwise each task's process loads the filters.
+        "ANSIBLE_CALLBACKS_ENABLED": f"{COLLECTION}.preload",
         "ANSIBLE_NOCOLOR": "1",
         "ANSIBLE_CONFIG": f"{CHECKOUT}/ansible.cfg",
     }
