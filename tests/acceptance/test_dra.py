@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs by claims (Dynamic Resource Allocation) on a node with Kubernetes 1.36, faults included."""
+"""A node with Kubernetes 1.36: GPUs by claims (Dynamic Resource Allocation), faults included.
+
+And the throttle taint, which older Kubernetes cannot limit to its own node, and unused GPUs: the agent finds
+the pod of a process by its control group, which the lab's K3s does not make.
+"""
 
 import json
 import re
@@ -44,6 +48,15 @@ CAPACITY = {"version": "v1", "sharing": {"dra": {"mode": "capacity", "memoryTota
 ALLOCATE = ("python3.11", "-m", "tegra_device_plugin", "allocate")
 ALLOCATED = re.compile(r"allocated (\d+) of 4096 MiB, then CUDA was out of memory; .* of (\d+) MiB are free")
 SHARES = {"version": "v1", "sharing": {"dra": {"mode": "shares", "shares": 3}}}
+MEMORY = "jetson-k3s.github.io/gpu-memory"
+UNITS = {
+    "gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}},
+    "gpu_device_plugin_agent": {"enabled": True, "unusedAfter": "1m"},
+    "nvidia_docker_strict": True,
+}
+AGENT_LOG = (SYSTEM, "logs", "--selector=app.kubernetes.io/name=tegra-gpu-agent", "--tail=-1")
+UNUSED_SECONDS = 180
+THROTTLED = {"key": "jetson-k3s.github.io/throttled", "effect": "PreferNoSchedule"}
 KINDS = (
     "clusterrole,clusterrolebinding,deviceclass,validatingadmissionpolicy,validatingadmissionpolicybinding"
 )
@@ -130,6 +143,12 @@ def driver_pod(cluster: Cluster) -> str | None:
         if conditions.get("Ready") == "True" and "deletionTimestamp" not in item["metadata"]:
             return str(item["metadata"]["name"])
     return None
+
+
+def throttle_tainted(cluster: Cluster) -> bool:
+    """Return whether the node has the taint of a throttled board."""
+    (node,) = cluster.nodes()
+    return THROTTLED in node["spec"].get("taints", [])
 
 
 def left_on(board: Board) -> list[str]:
@@ -445,6 +464,48 @@ def test_change_to_the_device_plugin_leaves_nothing_of_the_driver(cluster: Clust
     )
     wait_until(lambda: devices(cluster) == {}, "no slice", 60)
     assert "jetson-k3s.github.io/dra" not in cluster.kubectl("get", "nodes", "--show-labels")
+
+
+def test_a_throttled_board_has_the_taint_until_it_is_cool(cluster: Cluster, node: Board) -> None:
+    def throttled(*, wanted: bool) -> None:
+        """Set the heat, and wait for the taint or for its end."""
+        board.simulate_heat(node, 2 if wanted else 0)
+        wait_until(lambda: throttle_tainted(cluster) is wanted, f"a node that is tainted: {wanted}", 60)
+
+    setting = "gpu_device_plugin_throttle_taint"
+    label = "--selector=app.kubernetes.io/name=tegra-throttle-taint"
+    kinds = f"daemonset,serviceaccount,{KINDS.replace('deviceclass,', '')}"
+    site(PLUGIN, "gpu_device_plugin", **{setting: {"enabled": True, "removeAfter": "10s"}}).checked()
+    assert len(cluster.get(kinds, "--all-namespaces", label)["items"]) == len(kinds.split(","))
+    assert not throttle_tainted(cluster)
+    throttled(wanted=True)
+    throttled(wanted=False)
+    throttled(wanted=True)
+    site(PLUGIN, "gpu_device_plugin", **{setting: {"enabled": False}}).checked()
+    assert not throttle_tainted(cluster)
+    assert cluster.get(kinds, "--all-namespaces", label)["items"] == []
+
+
+def test_a_program_on_the_cpu_is_in_the_status_and_others_are_not(node: Board, tmp_path: Path) -> None:
+    """The board has no list of nvmap: the ledgers of the limit's library tell who has a CUDA context."""
+    cluster = Cluster([node], runtime_class="nvidia")
+    board.set_toolkit(node, "1.18.0")  # JetPack 6's own ignores strict mode
+    site(PLUGIN, "nvidia_docker,gpu_device_plugin", **UNITS).checked()
+    limits = {"resources": {"limits": {MEMORY: 1}}}
+    cluster.create_sleeper("on-the-cpu", node.name, limits)
+    cluster.create_sleeper("on-the-gpu", node.name, limits | {"command": [*ALLOCATE, "64", "--hold"]})
+
+    def reported() -> bool:
+        return "default/on-the-cpu container main has the GPU" in cluster.kubectl(*AGENT_LOG)
+
+    wait_until(reported, "the agent reports the pod that does not use its GPU", UNUSED_SECONDS)
+    (found,) = cluster_status(LAB, tmp_path)["nodes"]
+    seconds = {holder["pod"]: holder["unused_seconds"] for holder in found["holders"]}
+    assert seconds["on-the-gpu"] is None
+    assert seconds["on-the-cpu"] >= 60
+    assert "on-the-gpu container main has the GPU" not in cluster.kubectl(*AGENT_LOG)
+    ends(cluster, "pod/on-the-cpu", "pod/on-the-gpu")
+    site(PLUGIN, "nvidia_docker,gpu_device_plugin").checked()
 
 
 def test_a_pods_status_says_that_its_gpu_has_died(node: Board) -> None:

@@ -38,14 +38,7 @@ LAB = "units"
 CORE, MEMORY = "jetson-k3s.github.io/gpu-core", "jetson-k3s.github.io/gpu-memory"
 UNITS = {"gpu_device_plugin_config": {"version": "v1", "sharing": {"units": {"memoryTotal": "2Gi"}}}}
 STRICT = {"nvidia_docker_strict": True}
-AGENT = {"gpu_device_plugin_agent": {"enabled": True, "unusedAfter": "1m", "qosPolicy": "per-pod"}}
-AGENT_LOG = (
-    "--namespace=kube-system",
-    "logs",
-    "--selector=app.kubernetes.io/name=tegra-gpu-agent",
-    "--tail=-1",
-)
-UNUSED_SECONDS = 180
+AGENT = {"gpu_device_plugin_agent": {"enabled": True, "qosPolicy": "per-pod"}}
 CONFIG_MAP = "tegra-device-plugin"
 POD_SECONDS = 90
 KIND = "devices.scheduling.koordinator.sh"
@@ -293,24 +286,6 @@ def test_status_adds_up_and_tells_who_waits_for_a_scheduler_that_is_not_there(
         {"namespace": "default", "pod": "foreign", "scheduler": "hami-scheduler", "resources": [MEMORY]}
     ]
     cluster.kubectl("delete", "pod", "foreign")
-
-
-def test_a_program_on_the_cpu_is_in_the_status_and_others_are_not(cluster: Cluster, tmp_path: Path) -> None:
-    """The board has no list of nvmap: the ledgers of the limit's library tell who has a CUDA context."""
-    cluster.create_sleeper("on-the-cpu", cluster.boards[0].name, {"resources": {"limits": {MEMORY: 1}}})
-
-    def reported() -> bool:
-        return "default/on-the-cpu container main has the GPU" in cluster.kubectl(*AGENT_LOG)
-
-    wait_until(reported, "the agent reports the pod that does not use its GPU", UNUSED_SECONDS)
-    (node,) = cluster_status(LAB, tmp_path)["nodes"]
-    seconds = {holder["pod"]: holder["unused_seconds"] for holder in node["holders"]}
-    assert {pod for pod, value in seconds.items() if value is not None} == {"on-the-cpu"}
-    assert seconds.keys() == {"greedy", "modest", "on-the-cpu"}
-    assert seconds["on-the-cpu"] >= 60
-    log = cluster.kubectl(*AGENT_LOG)
-    assert not [name for name in ("greedy", "modest") if f"{name} container main has the GPU" in log]
-    cluster.kubectl("delete", "pod", "on-the-cpu")
 
 
 def test_a_container_that_is_started_again_has_its_whole_share_again(cluster: Cluster, board: Board) -> None:

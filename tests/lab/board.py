@@ -231,6 +231,12 @@ def simulate_power(board: Board) -> None:
     board.exec("sh", "-c", "mkdir -p /var/lib/nvpmodel; echo 0 > /var/lib/nvpmodel/simulated")
 
 
+def simulate_heat(board: Board, state: int) -> None:
+    """Set a SIMULATED cooling device of the GPU's clock to this state; from 1 on it slows the board down."""
+    script = 'mkdir -p "$1" && echo thermal-devfreq-0 > "$1/type" && echo "$2" > "$1/cur_state"'
+    board.exec("sh", "-c", script, "sh", "/sys/class/thermal/cooling_device0", str(state))
+
+
 def wait_until_up(board: Board) -> None:
     deadline = time.monotonic() + READY_SECONDS
     while not ssh.answers(board.address):
