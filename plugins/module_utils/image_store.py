@@ -68,6 +68,7 @@ class Blobs:
 
     def append(self, blob: Blob, offset: int, piece: IO[bytes]) -> int:
         """Append a piece to a blob, durably; return the bytes that are there. StoreError."""
+        os.makedirs(self.path, exist_ok=True)  # Python 3.6 would give it the mode of the partials
         os.makedirs(self.partials, 0o700, exist_ok=True)
         partial = self.partial(blob.digest)
         with open(partial, "ab") as stream:

@@ -304,7 +304,7 @@ def credentials(root: str) -> Optional[str]:
 
 
 def image_supply_facts(root: str, unit: Properties, program: Optional[str]) -> Dict[str, Any]:
-    """The registry that role image_supply runs on one board, and those that this board's Docker trusts."""
+    """The registry that role image_supply runs on one board, and those that this board trusts."""
     trust = glob.glob(os.path.join(root, SUPPLY_TRUST))
     state = unit_state(unit)
     state["program"] = program

@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Tuple
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.containerd_images import CTR, Present, listed
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest import full_name
 
 DOCUMENTATION = r"""
@@ -40,19 +41,10 @@ removed: {type: list, elements: str, description: Names of the images that are g
 
 Run = Callable[..., Tuple[int, str, str]]
 
-CTR = ["k3s", "ctr", "--namespace=k8s.io", "images"]
 LABEL, PINNED = "io.github.jetson-k3s.keeps", "io.cri-containerd.pinned"
 OURS = "bundle"
 # Module jetson_facts reads it.
 MARKER = "/var/lib/jetson-k3s/containerd-images"
-LEAST_FIELDS = 4
-
-
-class Present(NamedTuple):
-    """An image of containerd."""
-
-    digest: str
-    labels: Dict[str, str]
 
 
 class Plan(NamedTuple):
@@ -61,17 +53,6 @@ class Plan(NamedTuple):
     missing: List[str]
     pinned: List[str]
     released: List[str]
-
-
-def listed(text: str) -> Dict[str, Present]:
-    """The images by their names, of `ctr images ls`: REF TYPE DIGEST SIZE UNIT PLATFORMS LABELS."""
-    found = {}
-    for line in text.splitlines()[1:]:
-        fields = line.split()
-        if len(fields) >= LEAST_FIELDS:
-            pairs = (one.partition("=") for one in fields[-1].split(","))
-            found[fields[0]] = Present(fields[2], {name: value for name, _, value in pairs if value})
-    return found
 
 
 def plan(wanted: Dict[str, str], present: Dict[str, Present]) -> Plan:

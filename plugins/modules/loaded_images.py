@@ -15,6 +15,7 @@ import tarfile
 from typing import Any, Dict, List, Sequence
 
 from ansible.module_utils.basic import AnsibleModule
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.containerd_images import CTR
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest import (
     MANIFEST,
     full_name,
@@ -41,7 +42,7 @@ Data = Dict[str, Any]
 
 COMMANDS = {
     "docker": ["docker", "load"],
-    "containerd": ["k3s", "ctr", "--namespace=k8s.io", "images", "import", "-"],
+    "containerd": [*CTR, "import", "-"],
 }
 TAIL = 2000
 

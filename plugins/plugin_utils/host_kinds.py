@@ -17,13 +17,12 @@ DOCKER, CONTAINERD = RUNTIMES = ("docker", "containerd")
 BOARDS = frozenset((BOARD, runtime) for runtime in RUNTIMES)
 
 # Which hosts take a step, by kind and by what runs the pods there. Every step that is not listed is for all
-# hosts: K3s with its certificates and tokens, backup, upgrade, reboot, drift, status, reset.
+# hosts: the registry of the site, K3s with its certificates and tokens, backup, upgrade, reboot, drift,
+# status, reset.
 STEPS = {
     # On a board with NVIDIA's runtime.
     "docker": frozenset({(BOARD, DOCKER), (PLAIN, DOCKER)}),
     "nvidia_runtime": frozenset({(BOARD, CONTAINERD)}),
-    # Docker pulls the images from the registry of the site. A board with containerd has a finding.
-    "image_supply": BOARDS | {(PLAIN, DOCKER)},
     # The plugin's image and DaemonSet, the labels of the node, jtop.
     "gpu_device_plugin": BOARDS,
     # Pods of the verification. Of a plain host, only the node is verified.

@@ -6,7 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, TypedDict
 
-from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import board_release
+from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import (
+    board_release,
+    board_variables,
+    host_kinds,
+)
 
 
 class Archive(TypedDict):
@@ -35,16 +39,28 @@ class Removal(TypedDict):
     """Registries, as HOST:PORT, that the board trusts no longer."""
 
 
-def plan(bundle: Mapping[str, Any], arch: str, user_images: Iterable[Mapping[str, Any]] = ()) -> Plan:
-    """All images of the bundle for boards with this `uname -m`, and images of the user.
+def serves_docker(boards: Iterable[str], hostvars: board_variables.Hostvars, host: str) -> bool:
+    """Whether a host whose pods Docker runs gets its images from this host, which may be that host."""
+    return any(
+        variables.get("image_supply_host") == host
+        and variables.get("k3s_container_runtime", host_kinds.DOCKER) == host_kinds.DOCKER
+        for variables in (hostvars[board] for board in [host, *boards])
+    )
 
-    `bundle` is what bundle_info has found.
+
+def plan(
+    bundle: Mapping[str, Any], arch: str, user_images: Iterable[Mapping[str, Any]], with_archives: bool
+) -> Plan:
+    """Images of the user, and with the archives all others of the bundle for boards with this `uname -m`.
+
+    `bundle` is what bundle_info has found. Only Docker pulls images of archives: K3s itself imports archives
+    into containerd.
     """
     suffix = f"-{board_release.architecture(arch)}.tar.gz"
     archives: list[Archive] = [
         {"name": name, "images": list(file["images"].values())}
         for name, file in bundle["files"].items()
-        if name.endswith(suffix) and file.get("images")
+        if with_archives and name.endswith(suffix) and file.get("images")
     ]
     described = list(user_images)
     ids = {image for archive in archives for image in archive["images"]}
@@ -76,4 +92,5 @@ FILTERS = {
     "image_supply_missing": missing,
     "image_supply_plan": plan,
     "image_supply_removal": removal,
+    "image_supply_serves_docker": serves_docker,
 }

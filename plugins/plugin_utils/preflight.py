@@ -246,6 +246,7 @@ def inventory_facts(board: Board, facts: Facts) -> Facts:
         and board.bundle["indexed"]
         and "jtop" not in board.bundle["versions"],
         "image_supply_host": settings["supply_host"],
+        "bundle_images": settings.get("images", []),
         "update": update,
         "held_packages": held_packages(board),
     }
@@ -298,7 +299,7 @@ def findings_of_storage(board: Board, facts: Facts) -> list[Finding]:
     """Disks and directories that this run writes to."""
     settings, planned = board.settings, planned_packages(board)
     conditions = {
-        jetson_places.DOCKER: board.takes("docker"),
+        jetson_places.DOCKER: board.takes("docker") or bool(settings["supply_host"]),
         jetson_places.PACKAGES: bool(planned["missing"]),
         jetson_places.RENAME: board.host in board.named
         and board.name != str(board.facts["hostname"]).lower(),

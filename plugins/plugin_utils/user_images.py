@@ -36,7 +36,7 @@ class Plan(TypedDict):
     images: list[Entry]
     lacking: list[Entry]
     bundled: dict[str, dict[str, str]]
-    """Those of `images` in the form of a file of the bundle: their ids and identities by name."""
+    """Those of `images` in the form of a file of the bundle, as the engine knows them."""
     due: bool
     """Whether the role has work on the board."""
     pull_seconds: int
@@ -91,9 +91,14 @@ def blobs(images: Iterable[Entry], manifests: bool = False, present: Iterable[st
     return [*found.values()]
 
 
-def bundled(images: Iterable[Entry]) -> dict[str, dict[str, str]]:
-    """Ids and identities of images by name, as module bundle_info has them of an archive."""
+def bundled(images: Iterable[Entry], runtime: str) -> dict[str, dict[str, str]]:
+    """Ids and identities of images by name, as module bundle_info has them of an archive.
+
+    To containerd, an image is the digest of its manifest.
+    """
     kept = list(images)
+    if runtime == "containerd":
+        return {"images": {image["name"]: image["manifest"]["digest"] for image in kept}, "contents": {}}
     return {
         "images": {image["name"]: image["id"] for image in kept},
         "contents": {image["name"]: image["content"] for image in kept},
@@ -107,7 +112,7 @@ PULL_SECONDS, SLOW = 900, 1_000_000
 def plan(facts: Mapping[str, Any], bundle: Mapping[str, Any], setting: Iterable[str], runtime: str) -> Plan:
     """What a board lacks, by its facts. Facts have no images of containerd: a task asks for them later."""
     images = wanted(setting, bundle, facts["arch"])
-    described, docker = bundled(images), facts["docker"]
+    described, docker = bundled(images, runtime), facts["docker"]
     lacking = nvidia_docker.lacking_images(described, docker) if runtime == "docker" else []
     kept = nvidia_docker.keeps_images(described, docker, KEPT)
     size = max([sum(layer["size"] for layer in image["layers"]) for image in images], default=0)
@@ -137,7 +142,7 @@ def space(
         return {"stored": 0, "sent": 0}
     sizes = [sum(blob["size"] for blob in blobs([image])) for image in missing]
     stored = sum(blob["size"] for blob in blobs(missing))
-    return {"stored": stored, "sent": 0 if supplied and runtime == "docker" else max(sizes)}
+    return {"stored": stored, "sent": 0 if supplied else max(sizes)}
 
 
 def keeps(facts: Mapping[str, Any]) -> bool:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images of the user: compared with the boards, sent once over a slow link, kept, replaced and removed.
 
-First three boards with Docker and a registry at their site, then one board more with containerd.
+Three boards with a registry at their site: first with Docker, then with containerd.
 """
 
 import json
@@ -24,6 +24,7 @@ LAB = "images"
 SUPPLIED = "--extra-vars=image_supply_host=jetson-2"
 KEEPERS = "--filter=label=io.github.jetson-k3s.keeps=bundle_images"
 STORE = "/var/lib/jetson-k3s-registry"
+TAGS = f"{STORE}/docker/registry/v2/repositories/jetson-k3s/_manifests/tags"
 MEGABYTES = 40
 MB = 1_000_000
 # Of a run with few tasks on three boards: modules, facts.
@@ -186,24 +187,40 @@ def test_board_without_a_registry_gets_the_layers_that_it_lacks(
 PINNED = "k3s ctr --namespace=k8s.io images ls | grep -F io.cri-containerd.pinned=pinned | grep -F {} || true"
 
 
+def contained_names(board: Board) -> list[str]:
+    return board.exec("k3s", "ctr", "--namespace=k8s.io", "images", "ls", "--quiet").split()
+
+
 # Last, for the cluster becomes another one.
-def test_containerd_has_the_image_pinned_and_loses_it(
-    boards: list[Board], cluster: Cluster, tmp_path: Path
+def test_containerd_pulls_the_image_pins_it_and_loses_it(
+    boards: list[Board], cluster: Cluster, base: bytes, tmp_path: Path
 ) -> None:
     ends = f"--extra-vars=k3s_reset_cluster={boards[0].name}"
     run_playbook(LAB, "reset.yml", SUPPLIED, ends).checked()
-    contained = ("--extra-vars=k3s_container_runtime=containerd image_supply_host=",)
-    site(*contained).checked()
+    contained = ("--extra-vars=k3s_container_runtime=containerd image_supply_host=jetson-2",)
     archive = tmp_path / "app.tar"
-    user_images.write(archive, [payload(6, 1)])
-    bring_images(LAB, archive)
-    load(*contained, images(str(archive))).checked()
+    site(*contained).checked()
+    # No host of the site has Docker, so the registry has none of the bundle's own images.
+    assert boards[1].exec("sh", "-c", f"ls {TAGS} 2> /dev/null || true") == ""
+
+    # Of the next version, only the layer that is new.
+    for layers, megabytes in ([base], MEGABYTES), ([base, payload(6, 1)], 1):
+        image = user_images.write(archive, layers)
+        bring_images(LAB, archive)
+        before = crossed(LAB)
+        load(*contained, images(str(archive))).checked()
+        sent = crossed(LAB) - before
+        assert sent < megabytes * MB + OVERHEAD < 2 * MEGABYTES * MB, sent
+        assert boards[1].exec("ls", TAGS) == image.partition(":")[2]
+        for board in boards:
+            assert NAME in board.exec("sh", "-c", PINNED.format(NAME))
+            # The names in the registry are gone.
+            assert not [name for name in contained_names(board) if "/jetson-k3s" in name]
+        load(*contained, images(str(archive))).unchanged()
     run_pod(Cluster(boards, "nvidia"), boards[2])
-    for board in boards:
-        assert NAME in board.exec("sh", "-c", PINNED.format(NAME))
-    load(*contained, images(str(archive))).unchanged()
+
     bring_images(LAB)
     load(*contained).checked()
     for board in boards:
-        assert NAME not in board.exec("k3s", "ctr", "--namespace=k8s.io", "images", "ls", "--quiet")
+        assert NAME not in contained_names(board)
     load(*contained).unchanged()

@@ -13,7 +13,7 @@ BEGIN = "<!-- places, written by `python -m tools.docs.places` -->"
 END = "<!-- end -->"
 WHEN = {
     jetson_places.ALWAYS: "yes",
-    jetson_places.DOCKER: "if Docker runs the pods",
+    jetson_places.DOCKER: "with Docker or `image_supply_host`",
     jetson_places.PACKAGES: "if a package is missing",
     jetson_places.RENAME: "with `jetson_set_hostname`",
     jetson_places.REGISTRY: "with `image_supply_host`",

@@ -44,13 +44,9 @@ PLAIN: Data = {"host_kind": "plain", "container_runtime": "containerd"}
 @pytest.mark.parametrize(
     ("kind", "runtime", "steps"),
     [
-        ("board", "docker", {"docker", "gpu_device_plugin", "gpu_pods", "image_supply", "power_mode"}),
-        (
-            "board",
-            "containerd",
-            {"gpu_device_plugin", "gpu_pods", "image_supply", "nvidia_runtime", "power_mode"},
-        ),
-        ("plain", "docker", {"docker", "image_supply"}),
+        ("board", "docker", {"docker", "gpu_device_plugin", "gpu_pods", "power_mode"}),
+        ("board", "containerd", {"gpu_device_plugin", "gpu_pods", "nvidia_runtime", "power_mode"}),
+        ("plain", "docker", {"docker"}),
         ("plain", "containerd", set()),
     ],
 )

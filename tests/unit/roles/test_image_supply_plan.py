@@ -21,11 +21,38 @@ BUNDLE: Data = {
 
 
 def test_the_registry_has_the_images_for_the_boards_architecture() -> None:
-    planned = planning.plan(BUNDLE, "aarch64")
+    planned = planning.plan(BUNDLE, "aarch64", [], True)
     assert [archive["name"] for archive in planned["archives"]] == ["a-arm64.tar.gz", "b-arm64.tar.gz"]
     assert planned["images"] == ["sha256:1", "sha256:2"]
-    assert planning.plan(BUNDLE, "x86_64")["images"] == ["sha256:3"]
-    assert planning.plan(BUNDLE, "armv7l") == {"archives": [], "images": [], "described": []}
+    assert planning.plan(BUNDLE, "x86_64", [], True)["images"] == ["sha256:3"]
+    assert planning.plan(BUNDLE, "armv7l", [], True) == {"archives": [], "images": [], "described": []}
+
+
+def test_registry_without_a_host_with_docker_has_only_images_of_the_user() -> None:
+    images = [{"id": "sha256:user"}]
+    assert planning.plan(BUNDLE, "aarch64", images, False) == {
+        "archives": [],
+        "images": ["sha256:user"],
+        "described": images,
+    }
+    assert planning.plan(BUNDLE, "aarch64", images, True)["images"] == ["sha256:1", "sha256:2", "sha256:user"]
+
+
+CONTAINED: Data = {"image_supply_host": "a", "k3s_container_runtime": "containerd"}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "serves"),
+    [
+        ({"a": {"image_supply_host": "a"}}, True),
+        ({"a": CONTAINED, "b": CONTAINED}, False),
+        ({"a": CONTAINED, "b": {"image_supply_host": "a", "k3s_container_runtime": "docker"}}, True),
+        # They get their images elsewhere.
+        ({"a": CONTAINED, "b": {}, "c": {"image_supply_host": "c"}}, False),
+    ],
+)
+def test_registry_serves_docker_where_a_host_of_the_site_has_it(hosts: dict[str, Data], serves: bool) -> None:
+    assert planning.serves_docker(hosts, hosts, "a") is serves
 
 
 @pytest.mark.parametrize(
@@ -38,7 +65,7 @@ def test_the_registry_has_the_images_for_the_boards_architecture() -> None:
     ],
 )
 def test_only_archives_with_missing_images_are_copied(images: list[str], archives: list[str]) -> None:
-    planned = planning.plan(BUNDLE, "aarch64")
+    planned = planning.plan(BUNDLE, "aarch64", [], True)
     assert [one["name"] for one in planning.missing(planned["archives"], images)] == archives
 
 

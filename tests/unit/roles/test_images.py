@@ -315,6 +315,106 @@ def test_pull_has_a_limit() -> None:
     assert pulling.Docker(run).pull("x") == "not within 900 s"
 
 
+DIGEST_A, DIGEST_B = (f"sha256:{letter * 64}" for letter in "cd")
+BY_DIGEST = f"{REGISTRY}/jetson-k3s@{DIGEST_A}"
+HELP = {"1.6": "--hosts-dir value  Custom hosts configuration directory", "2.1": "--hosts-dir value\n--local"}
+PULL = 'exec "$@" > /dev/null'
+# As `ctr` writes it: the second line is the reason.
+NOT_FOUND = f"time=x level=info msg=next\nctr: failed to resolve reference {BY_DIGEST!r}: not found\n"
+
+
+class Contained:
+    """SIMULATED: the answers of K3s' ctr. `registry` has the digest that a pull of each name brings."""
+
+    def __init__(self, there: Mapping[str, str], registry: Mapping[str, str], version: str = "1.6") -> None:
+        self.there, self.registry, self.version = dict(there), registry, version
+        self.pulls: list[tuple[list[str], object]] = []
+
+    def run(self, argv: list[str], check_rc: bool = False, **more: object) -> tuple[int, str, str]:
+        start = argv.index("k3s")
+        assert argv[start : start + 4] == ["k3s", "ctr", "--namespace=k8s.io", "images"]
+        match argv[start + 4 :]:
+            case ["ls"]:
+                rows = [f"{name} type {digest} 1 MiB linux/arm64 -" for name, digest in self.there.items()]
+                return 0, "\n".join(["REF TYPE DIGEST SIZE PLATFORMS LABELS", *rows]), ""
+            case ["pull", "--help"]:
+                return 0, HELP[self.version], ""
+            case ["pull", *flags, name]:
+                self.pulls.append((flags, more["environ_update"]))
+                assert argv[:start] == ["sh", "-c", PULL, "sh", "timeout", "900"]
+                if name not in self.registry:
+                    return 1, "", NOT_FOUND
+                self.there[name] = self.registry[name]
+            case ["tag", "--force", found, name]:
+                assert check_rc
+                self.there[name] = self.there[found]
+            case ["rm", name]:
+                del self.there[name]
+        return 0, "", ""
+
+
+X, Y = "docker.io/library/x:1", "docker.io/library/y:1"
+
+
+@pytest.mark.parametrize(
+    ("there", "registry", "outcome", "afterwards"),
+    [
+        ({}, {BY_DIGEST: DIGEST_A}, (True, "", None), {X: DIGEST_A}),
+        ({X: DIGEST_A}, {}, (False, "", None), {X: DIGEST_A}),
+        ({X: DIGEST_B, Y: DIGEST_B}, {BY_DIGEST: DIGEST_A}, (True, "", None), {X: DIGEST_A, Y: DIGEST_B}),
+        ({Y: DIGEST_A}, {BY_DIGEST: DIGEST_A}, (True, "", None), {X: DIGEST_A, Y: DIGEST_A}),
+        ({X: DIGEST_B}, {}, (False, NOT_FOUND.splitlines()[1], None), {X: DIGEST_B}),
+        (
+            {},
+            {BY_DIGEST: DIGEST_B},
+            (False, "", {"name": "x:1", "expected": DIGEST_A, "found": DIGEST_B}),
+            {},
+        ),
+    ],
+    ids=["none", "there", "older", "another name", "not in the registry", "wrong"],
+)
+def test_containerd_pulls_missing_images_by_the_digest_of_their_manifest(
+    there: dict[str, str],
+    registry: dict[str, str],
+    outcome: tuple[bool, str, dict[str, str] | None],
+    afterwards: dict[str, str],
+) -> None:
+    engine = Contained(there, registry)
+    assert pulling.supply(pulling.Containerd(engine.run), REGISTRY, {"x:1": DIGEST_A}, {}) == outcome
+    assert engine.there == afterwards
+    assert len(engine.pulls) == (there.get(X) != DIGEST_A)
+
+
+@pytest.mark.parametrize(("version", "flags"), [("1.6", []), ("2.1", ["--local"])])
+def test_ctr_pulls_with_the_certificate_and_without_a_proxy(version: str, flags: list[str]) -> None:
+    engine = Contained({}, {BY_DIGEST: DIGEST_A}, version)
+    pulling.supply(pulling.Containerd(engine.run), REGISTRY, {"x:1": DIGEST_A}, {})
+    direct = {"NO_PROXY": "192.168.1.12", "no_proxy": "192.168.1.12"}
+    assert engine.pulls == [([*flags, "--hosts-dir=/etc/docker/certs.d"], direct)]
+
+
+FAILS = """\
+#!/bin/sh
+case "$*" in *"pull --local"*) echo "$NO_PROXY" > "$SAID"; echo "ctr: no space" >&2; exit 1 ;; esac
+[ "$5" != --help ] || echo --local
+"""
+
+
+def test_board_says_why_ctr_did_not_pull(tmp_path: Path) -> None:
+    """SIMULATED k3s, started by the module itself."""
+    program = tmp_path / "bin/k3s"
+    program.parent.mkdir()
+    program.write_text(FAILS)
+    program.chmod(0o755)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        registry = f"127.0.0.1:{server.getsockname()[1]}"
+        given = {"registry": registry, "images": {"x:1": DIGEST_A}, "engine": "containerd"}
+        environment = {"PATH": f"{program.parent}:/usr/bin:/bin", "SAID": str(tmp_path / "said")}
+        said = answer("supplied_images", given, **environment)
+    assert (said["supplied"], said["reason"], said["changed"]) == (False, "ctr: no space", False), said
+    assert (tmp_path / "said").read_text() == "127.0.0.1\n"
+
+
 def test_registry_without_an_answer_is_named() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         registry = f"127.0.0.1:{server.getsockname()[1]}"

@@ -182,6 +182,49 @@ def test_registry_is_on_its_board_alone_with_a_key_of_its_own(tmp_path: Path) ->
     assert set(calls.of("slurp").boards) == {AGENT}
 
 
+IMAGE = {
+    "name": "app:1",
+    "source": "app.tar",
+    "id": "sha256:id",
+    "content": "content:app",
+    "architecture": "amd64",
+    "manifest": {"digest": "sha256:m", "size": 1},
+    "config": {"digest": "sha256:c", "size": 2},
+    "layers": [{"digest": "sha256:l", "size": 3, "diff_id": "sha256:d"}],
+}
+OF_USER: Data = {
+    "preflight_bundle_info": {"path": "/bundle", "indexed": True, "files": {}, "images": [IMAGE]},
+    "bundle_images": ["app.tar"],
+    "k3s_container_runtime": "containerd",
+}
+
+
+@pytest.mark.acceptance
+def test_board_with_containerd_gets_images_of_the_user_from_the_registry_alone(tmp_path: Path) -> None:
+    lacks: dict[str, Data] = {"containerd_kept_images": {"missing": ["docker.io/library/app:1"]}}
+    gets: dict[str, dict[str, Data]] = {AGENT: {**lacks, "supplied_images": {"supplied": True}}}
+    gets[OTHER_AGENT] = lacks
+    arguments = (role("user_images"), "--limit", f"{AGENT},{OTHER_AGENT}")
+    run, calls = play_scripted(
+        tmp_path, *arguments, answers=gets, fails=True, image_supply_host=AGENT, **OF_USER
+    )
+    for pull in calls.of("supplied_images"):
+        assert pull.has(engine="containerd", images={"app:1": "sha256:m"}, contents={})
+    assert len(calls.of("containerd_kept_images", AGENT)) == 2
+    assert not calls.of("loaded_images")
+    # No fallback: its image would cross the slow link for each board.
+    assert f"{OTHER_AGENT}: {AGENT} did not supply the images of bundle_images: no answer" in run.said
+    assert len(calls.of("containerd_kept_images", OTHER_AGENT)) == 1
+
+
+@pytest.mark.acceptance
+def test_registry_of_a_site_with_containerd_gets_images_of_the_user_alone(tmp_path: Path) -> None:
+    given = (role("image_supply"), "--limit", AGENT)
+    _, calls = play_scripted(tmp_path, *given, image_supply_host=AGENT, **OF_USER)
+    assert calls.of("registry_images")
+    assert all(call.has(images=["sha256:id"]) for call in calls.of("registry_images"))
+
+
 FOREIGN = {**RUNS, "command": "/usr/bin/python3 -m jtop", "version": "4.3.9", "program": "owner"}
 
 

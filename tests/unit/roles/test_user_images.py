@@ -16,7 +16,11 @@ from pathlib import Path
 
 import pytest
 from ansible_collections.jetson_k3s.cluster.plugins.action import image_blobs as sending
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils import image_archive, image_store
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils import (
+    containerd_images,
+    image_archive,
+    image_store,
+)
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.image_manifest import Blob
 from ansible_collections.jetson_k3s.cluster.plugins.modules import (
     containerd_kept_images,
@@ -377,6 +381,18 @@ def test_board_gets_the_images_of_its_setting(
 
 
 @pytest.mark.parametrize(
+    ("runtime", "images", "contents"),
+    [
+        ("docker", {"app:1": "sha256:id"}, {"app:1": "content:app"}),
+        ("containerd", {"app:1": "sha256:m"}, {}),
+    ],
+)
+def test_each_engine_knows_an_image_in_its_own_way(runtime: str, images: Data, contents: Data) -> None:
+    planned = user_images.plan(facts(), BUNDLE, ["app.tar.gz"], runtime)
+    assert planned["bundled"] == {"images": images, "contents": contents}
+
+
+@pytest.mark.parametrize(
     ("given", "kept"),
     [
         ({}, False),
@@ -400,7 +416,8 @@ LOADED = {"images": {"app:1": "sha256:id"}, "kept": {"bundle_images": ["sha256:i
         # The two share their layers, and one after the other is sent.
         (facts(), ["app.tar.gz", "r/b:1@sha256:x"], "docker", False, (3_000_000_002, 3_000_000_002)),
         (facts(), ["app.tar.gz"], "docker", True, (3_000_000_002, 0)),
-        (facts(), ["app.tar.gz"], "containerd", True, (3_000_000_002, 3_000_000_002)),
+        (facts(), ["app.tar.gz"], "containerd", False, (3_000_000_002, 3_000_000_002)),
+        (facts(), ["app.tar.gz"], "containerd", True, (3_000_000_002, 0)),
         (facts(), [], "containerd", False, (0, 0)),
         (facts(LOADED), ["app.tar.gz"], "docker", False, (0, 0)),
         (facts(LOADED), ["r/b:1@sha256:x"], "docker", False, (0, 0)),
@@ -471,7 +488,7 @@ LISTED = "\n".join(
 
 
 def test_containerd_pins_images_of_the_setting_and_releases_others() -> None:
-    present = containerd_kept_images.listed(LISTED)
+    present = containerd_images.listed(LISTED)
     wanted = {"docker.io/library/app:1": "sha256:m", "r/b:1": "sha256:m"}
     assert containerd_kept_images.plan(wanted, present) == (
         ["r/b:1"],
