@@ -25,6 +25,7 @@ SUPPLIED = "--extra-vars=image_supply_host=jetson-2"
 KEEPERS = "--filter=label=io.github.jetson-k3s.keeps=bundle_images"
 STORE = "/var/lib/jetson-k3s-registry"
 TAGS = f"{STORE}/docker/registry/v2/repositories/jetson-k3s/_manifests/tags"
+ON_THEIR_WAY = "ls /var/lib/jetson-k3s/images 2> /dev/null || true"
 MEGABYTES = 40
 MB = 1_000_000
 # Of a run with few tasks on three boards: modules, facts.
@@ -181,7 +182,7 @@ def test_board_without_a_registry_gets_the_layers_that_it_lacks(
     sent = crossed(LAB) - before
     assert image_id(one) == image
     assert sent < MB + OVERHEAD, sent
-    assert one.exec("sh", "-c", "ls /var/lib/jetson-k3s/images 2> /dev/null || true") == ""
+    assert one.exec("sh", "-c", ON_THEIR_WAY) == ""
 
 
 PINNED = "k3s ctr --namespace=k8s.io images ls | grep -F io.cri-containerd.pinned=pinned | grep -F {} || true"
@@ -191,7 +192,7 @@ def contained_names(board: Board) -> list[str]:
     return board.exec("k3s", "ctr", "--namespace=k8s.io", "images", "ls", "--quiet").split()
 
 
-# Last, for the cluster becomes another one.
+# The last two, for the cluster becomes another one.
 def test_containerd_pulls_the_image_pins_it_and_loses_it(
     boards: list[Board], cluster: Cluster, base: bytes, tmp_path: Path
 ) -> None:
@@ -224,3 +225,17 @@ def test_containerd_pulls_the_image_pins_it_and_loses_it(
     for board in boards:
         assert NAME not in contained_names(board)
     load(*contained).unchanged()
+
+
+def test_containerd_without_a_registry_gets_the_image_from_the_controller(
+    boards: list[Board], cluster: Cluster, base: bytes, tmp_path: Path
+) -> None:
+    archive, one = tmp_path / "app.tar", boards[2]
+    contained = "--extra-vars=k3s_container_runtime=containerd image_supply_host="
+    alone = (f"--limit={one.name}", contained, images("app.tar"))
+    user_images.write(archive, [base])
+    bring_images(LAB, archive)
+    load(*alone).checked()
+    assert NAME in one.exec("sh", "-c", PINNED.format(NAME))
+    assert one.exec("sh", "-c", ON_THEIR_WAY) == ""
+    load(*alone).unchanged()
