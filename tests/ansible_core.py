@@ -71,13 +71,13 @@ def installed(line: str) -> Core:
 
 
 def _python(pythons: Sequence[str]) -> str:
-    """Return the tests' own Python if a list is for it, else one of this machine, else Debian 13's."""
+    """Return the oldest Python of this machine that a list is for, else Debian 13's."""
     return next(_pythons_here(pythons), "") or newer_python.of_debian(pythons)
 
 
 def _pythons_here(pythons: Sequence[str]) -> Iterator[str]:
     program = "import sys, venv; print('%d.%d' % sys.version_info[:2])"
-    for python in (sys.executable, *(f"python{version}" for version in pythons)):
+    for python in (*(f"python{version}" for version in pythons), sys.executable):
         try:
             ran = subprocess.run([python, "-c", program], capture_output=True, text=True, check=False)
         except FileNotFoundError:

@@ -6,11 +6,11 @@ and Skipped when it does not apply; anything else that it raises says that the v
 Runs on the board, therefore Python 3.6 compatible.
 """
 
-import datetime
 import time
 from typing import Callable, Dict, List, Optional, Sequence
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import now
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 
 GUIDE = "docs/troubleshooting.md"
@@ -29,11 +29,6 @@ class CheckFailed(Exception):  # noqa: N818 - a result of the check, not an erro
 
 class Skipped(Exception):  # noqa: N818 - as above
     """The check does not apply; the text is the reason, in one line."""
-
-
-def now() -> str:
-    """The time in UTC with milliseconds, in ISO 8601."""
-    return datetime.datetime.utcnow().isoformat(timespec="milliseconds") + "Z"
 
 
 class Record:

@@ -6,10 +6,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import moment
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import (
     computer,
     heading,
@@ -29,11 +29,6 @@ MIB = 1 << 20
 SHOWN = ("name", "output", "phase", "simulated", "device_nodes")
 # Shown first, in this order.
 FIRST = ("model", "module", "soc", "memory_bytes", "l4t", "jetpack", "k3s", "docker", "device", "resource")
-
-
-def moment(text: str) -> datetime:
-    """A report's time stamp, which ends in Z."""
-    return datetime.fromisoformat(text)
 
 
 def when(text: str) -> str:

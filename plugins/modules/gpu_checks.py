@@ -36,7 +36,6 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_rest
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import (
     CheckFunction,
     Record,
-    now,
     run_check,
     run_checks,
     unmet_need,
@@ -53,6 +52,7 @@ from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl imp
     KubectlError,
     use,
 )
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import now
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact, redact_data
 
 # Unless the plugin's configuration says another.

@@ -15,8 +15,9 @@ from typing import Any, Callable, Dict
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import gpu_job_pods as pods
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_node import software
-from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed, now
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.gpu_verify_runner import CheckFailed
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.k3s_kubectl import Data, KubectlError, run
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import now
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.redact import redact
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.uploads import UploadError, make, remove
 

@@ -8,12 +8,12 @@ Runs on the controller.
 from __future__ import annotations
 
 import json
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from ansible.module_utils.basic import AnsibleModule
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.atomic_files import replace_file
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import now
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.report_fleet import (
     Board,
     Fleet,
@@ -86,11 +86,6 @@ def run_of(reports: Path, boards: list[str]) -> tuple[str, list[str]]:
     if known and set(boards) <= set(names):
         return str(known["started"]), names
     return now(), boards
-
-
-def now() -> str:
-    """This moment, as reports have it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 def publish(reports: Path, templates: Path, view: Fleet) -> None:

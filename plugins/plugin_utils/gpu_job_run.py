@@ -12,10 +12,10 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import now
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import gpu_job_figures, gpu_job_results
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils.gpu_job_outcome import (
     ERROR,
@@ -66,11 +66,6 @@ class Request(NamedTuple):
     """Directory for the job's files, None if they are not wanted."""
     uploads: str
     timeout: int
-
-
-def now() -> str:
-    """The time in UTC with milliseconds, as reports have it."""
-    return datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z"
 
 
 @dataclass

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from itertools import groupby
 from typing import Any
 
 from ansible.utils.unsafe_proxy import wrap_var
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import moment
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 
 COLUMNS = ("BOARD", "ENDS", "DAYS", "CERTIFICATES OF K3S")
@@ -79,9 +79,7 @@ def _reboot(reboot: dict[str, Any]) -> dict[str, Any]:
 
 
 def _token(token: dict[str, Any], now: float) -> dict[str, Any]:
-    # Python before 3.11 does not read the Z of RFC 3339.
-    text = re.sub("Z$", "+00:00", token["ends"])
-    end = datetime.fromisoformat(text).timestamp() if text else None
+    end = moment(token["ends"]).timestamp() if token["ends"] else None
     return {"name": token["id"], "description": token["description"]} | _end(end, now)
 
 

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any
 
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import moment
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils.project import page
 from ansible_collections.jetson_k3s.cluster.plugins.plugin_utils import host_kinds
 
@@ -133,7 +133,7 @@ def progress(state: dict[str, Any], checks: list[Check]) -> str:
 
 def seconds_between(times: list[str]) -> float:
     """Seconds from the first time to the last; 0 without any."""
-    moments = [datetime.fromisoformat(time.replace("Z", "+00:00")) for time in times]
+    moments = [moment(time) for time in times]
     return round((max(moments) - min(moments)).total_seconds(), 3) if moments else 0.0
 
 

@@ -2,14 +2,15 @@
 """Made-up reports of boards in all the states that a report can be in, SIMULATED as the lab's boards are."""
 
 import copy
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from ansible_collections.jetson_k3s.cluster.plugins.module_utils import report_fleet as fleets
+from ansible_collections.jetson_k3s.cluster.plugins.module_utils.moments import moment
 
 Report = dict[str, Any]
 
-STARTED = datetime.fromisoformat("2026-11-21T01:02:03.456Z")
+STARTED = moment("2026-11-21T01:02:03.456Z")
 REFUSED = "failed to create shim task: OCI runtime create failed: unsupported device id: none"
 
 
