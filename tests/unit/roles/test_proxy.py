@@ -455,7 +455,7 @@ HOSTS = """\
         dest: "{{ there }}/{{ inventory_hostname }}.json"
         mode: "0600"
       vars:
-        of_k3s: "{{ __k3s_proxy | jetson_k3s.cluster.proxy_environment(__k3s_without_proxy) }}"
+        of_k3s: "{{ __k3s_proxy | jetson_k3s.cluster.proxy_environment(__k3s_direct.k3s) }}"
 """
 
 
@@ -536,6 +536,7 @@ UNIT = {"installed": True, "active": False, "enabled": True, "command": None}
 FACTS: Data = {
     "hostname": "localhost",
     "arch": "aarch64",
+    "memory_bytes": 8 << 30,
     "network": {"addresses": [], "routes": [], "towards_server": None},
     "k3s": {
         "server": UNIT, "agent": UNIT, "kubectl": "/usr/bin/kubectl", "version": None, "registries": None,
