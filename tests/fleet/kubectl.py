@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A kubectl on the controller, for a cluster whose nodes are Ready and offer a GPU.
 
-It notes each command, and answers by FAKE_KUBECTL: the file of its notes, the names of nodes, the rights that
-are denied, the version and the CA.
+It notes each command, and answers by FAKE_KUBECTL: the file of its notes, the names of nodes, the id of their
+boot, the rights that are denied, the version and the CA.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import Any
 Data = dict[str, Any]
 
 
-def node(name: str) -> Data:
+def node(name: str, boot_id: str) -> Data:
     status = {
+        "nodeInfo": {"bootID": boot_id},
         "conditions": [{"type": "Ready", "status": "True"}],
         "addresses": [],
         "allocatable": {"nvidia.com/gpu": "1"},
@@ -29,7 +30,7 @@ def node(name: str) -> Data:
 def answer(argv: list[str], settings: Data, given: str) -> str:
     """The output of a command, which gets `given`."""
     verb, *words = [word for word in argv if not word.startswith("-")]
-    nodes = [node(name) for name in settings["nodes"]]
+    nodes = [node(name, settings["boot_id"]) for name in settings["nodes"]]
     if verb == "create" and "SelfSubjectAccessReview" in given:
         rights = [one["spec"]["resourceAttributes"] for one in json.loads(given)["items"]]
         return "".join(f"{str(right not in settings['denied']).lower()}\n" for right in rights)
